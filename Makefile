@@ -1,0 +1,78 @@
+# Every target but help and clean sets the machine up first, so each one works from a fresh clone.
+# Defaults of a run live in conf/ alone: SEEDS, STEPS and OUT are passed on only when they are given.
+
+PYTHON ?= python3.11
+DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+
+BIN := .venv/bin
+# Errors only: pip warns once per package and extra index. Progress is told by the lines of `make setup`.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
+PINS := requirements/$(DEVICE).txt
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup doctor base-model train evaluate reproduce-table1 lint format test test-fast clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## Build .venv with the pinned packages (DEVICE=cpu|gpu, PYTHON=python3.11)
+
+# The pinned set and nothing else, for one device: whatever stood there before is cleared.
+.venv/.packages-$(DEVICE): $(PINS)
+	@$(PYTHON) -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null || { \
+		echo 'setup: $(PYTHON) is not Python 3.11 or 3.12 with venv: install it, or name one with PYTHON=...' >&2; exit 1; }
+	@echo 'setup: a new .venv for $(DEVICE) ($(PINS)), a few minutes'
+	@$(PYTHON) -m venv --clear .venv
+	@echo 'setup: 1/2 torch'
+	@# A step of its own: only torch needs the second index, and one that cannot be reached must not slow every package.
+	@torch=$$(grep '^torch==' $(PINS)); \
+	$(PIP) $(if $(filter cpu,$(DEVICE)),--retries 2 --timeout 15 --extra-index-url $(TORCH_CPU_INDEX)) "$$torch" || { \
+		echo "setup: pip could not get $$torch (see above); the CPU build is at $(TORCH_CPU_INDEX)." >&2; exit 1; }
+	@echo "setup: 2/2 $$(grep -c == $(PINS)) packages"
+	@$(PIP) -r $(PINS)
+	@touch $@
+
+.venv/.ready: .venv/.packages-$(DEVICE) pyproject.toml
+	@$(PIP) --no-build-isolation -e .
+	@touch $@
+	@echo 'setup: done'
+
+doctor: setup ## Say what this machine has, whether vLLM starts, and what to mend
+	@$(BIN)/python -m experiments.doctor $(ARGS)
+
+base-model: setup ## Teach the embedded base model (kept by the hash of its config)
+	@$(BIN)/python -m experiments.base_model $(ARGS)
+
+train: setup ## One run: make train ARGS='method=oar_g seed=1'
+	@$(BIN)/python -m experiments.train $(ARGS)
+
+evaluate: setup ## Evaluate a model: make evaluate ARGS='model.path=...'
+	@$(BIN)/python -m experiments.evaluate $(ARGS)
+
+reproduce-table1: setup ## Table 1: base model, GRPO, OAR-G, OAR-P (SEEDS=, STEPS=, OUT=)
+	@$(BIN)/python -m experiments.table1 $(if $(SEEDS),seeds=$(SEEDS)) $(if $(STEPS),steps=$(STEPS)) \
+		$(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+lint: setup ## ruff, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy oar experiments
+
+format: setup ## Mend formatting and what ruff can mend
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+# Two files at a time: most of a whole run is waiting for a process to start.
+test: lint base-model ## Everything that must pass: lint, then every test
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-fast: setup ## The tests that start no vLLM server and no whole run
+	@$(BIN)/python -m pytest -m 'not engine and not system' $(ARGS)
+
+clean: ## Remove .venv and caches; runs and models stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
