@@ -1,0 +1,1 @@
+"""OAR: Outcome-grounded Advantage Reshaping, token-level credit assignment for reasoning models."""
