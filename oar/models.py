@@ -1,0 +1,45 @@
+"""Where the policy comes from: a Hugging Face folder, as it is or taught on this machine first."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from oar.config import ModelConfig, build
+from oar.errors import ConfigError, DataError
+from oar.tasks.words.base_model import ensure_base_model
+
+
+def model_folder(cfg: ModelConfig, progress: Callable[[str], None]) -> Path:
+    """The folder of the starting model; taught first where `cfg.teach` describes one that is not there yet."""
+    if cfg.path is None:
+        return ensure_base_model(build("model.teach", cfg.teach), Path(str(cfg.teach_dir)), progress)
+    folder = Path(cfg.path)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"model.path must be a folder with a config.json, but {cfg.path} is not: change model.path.")
+    return folder
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The folder's tokenizer. Raises DataError where there is none."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder} must hold a tokenizer, but: {str(error).splitlines()[0]}") from error
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def load_policy(folder: Path, dtype: str) -> PreTrainedModel:
+    """The folder's model on this machine's device, dropout off. Raises DataError where there is none."""
+    disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(f"{folder} must hold a model, but: {str(error).splitlines()[0]}") from error
+    assert isinstance(model, PreTrainedModel)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return model.eval().to(device)

@@ -1,0 +1,57 @@
+"""From problems to prompts and from completions to verdicts, for one model's tokenizer and answer form."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from oar.errors import DataError
+from oar.segments import Segments, extract_answer, find_segments
+from oar.tasks.problem import Problem
+from oar.tasks.verifier import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`marker` announces the answer in a completion, e.g. `####`."""
+
+    tokenizer: PreTrainedTokenizerBase
+    marker: str
+
+    @property
+    def pad_id(self) -> int:
+        """The id that masks and pads. Raises DataError where the tokenizer has none."""
+        if self.tokenizer.pad_token_id is None:
+            raise DataError(
+                "The tokenizer must have a pad token (OAR-P masks with it), but has none: set one in its folder."
+            )
+        return int(self.tokenizer.pad_token_id)
+
+    def encode_prompt(self, problem: Problem) -> list[int]:
+        """The prompt's token ids."""
+        return list(self.tokenizer.encode(problem.question))
+
+    def encode_marker(self, text: str | None) -> list[int]:
+        """Token ids of the conclude text, by default the marker; never empty."""
+        ids = self.tokenizer.encode(text or self.marker, add_special_tokens=False)
+        if not ids or self.tokenizer.unk_token_id in ids:
+            raise DataError(
+                f"The conclude text {text or self.marker!r} has no tokens in this model's vocabulary: change probe.conclude."
+            )
+        return list(ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """A completion's text, special tokens left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def segments(self, completion_ids: Sequence[int]) -> Segments | None:
+        """Where reasoning, marker and answer are; None where there is no answer."""
+        return find_segments(completion_ids, self.decode, self.marker)
+
+    def parse(self, completion: str) -> str | None:
+        """The completion's final answer as text, or None."""
+        return extract_answer(completion, self.marker)
+
+    def grade(self, problem: Problem, completion: str) -> bool:
+        """Whether the completion's final answer is right."""
+        return verify(problem.answer, completion, self.marker)

@@ -1,0 +1,27 @@
+"""The embedded task: generated word problems whose computation is known, and a model taught to half solve them."""
+
+from oar.tasks.words.generator import (
+    SPLITS,
+    WordProblem,
+    demonstration,
+    evaluation_set,
+    training_problem,
+)
+from oar.tasks.words.oracle import causal_mask, first_error
+from oar.tasks.words.tiers import TIER_NAMES, Tier, make_tiers, tier_named
+from oar.tasks.words.tokenizer import build_tokenizer
+
+__all__ = [
+    "SPLITS",
+    "TIER_NAMES",
+    "Tier",
+    "WordProblem",
+    "build_tokenizer",
+    "causal_mask",
+    "demonstration",
+    "evaluation_set",
+    "first_error",
+    "make_tiers",
+    "tier_named",
+    "training_problem",
+]

@@ -1,0 +1,77 @@
+"""Publishes the taught base model as an ordinary Hugging Face folder, made once per configuration."""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from safetensors import SafetensorError
+from transformers import GenerationConfig
+from transformers.utils.logging import disable_progress_bar
+
+from oar.errors import DataError
+from oar.tasks.words.teaching import Taught, TeachConfig, teach
+
+SOURCE_VERSION = 1  # raise it whenever generator, language, tokenizer or teaching change what comes out
+RECORD = "teaching.json"  # written last: how the folder was made
+
+
+def ensure_base_model(config: TeachConfig, root: Path, progress: Callable[[str], None]) -> Path:
+    """The folder of the base model of `config` under `root`; taught and published first where it is not there yet.
+
+    The folder appears by one rename, complete or not at all; where two processes teach the same one, the first to
+    finish publishes it. DataError when it cannot be written or what stands there was not made here.
+    """
+    folder = root / model_key(config)
+    if folder.exists():
+        return _checked(folder)
+    progress(f"teaching the base model of {folder}")
+    taught = teach(config, progress)
+    unfinished = root / f".{folder.name}-{uuid.uuid4().hex[:8]}"
+    try:
+        unfinished.mkdir(parents=True)
+        _write(taught, config, unfinished)
+        os.rename(unfinished, folder)
+    except (OSError, SafetensorError) as error:
+        if not folder.exists():
+            raise DataError(f"The base model cannot be written to {folder}: {error}. Mend it, run again.") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return _checked(folder)
+
+
+def model_key(config: TeachConfig) -> str:
+    """12 hex digits that stand for the configuration and the version of the task's source."""
+    made_of = json.dumps({"source": SOURCE_VERSION, **asdict(config)}, sort_keys=True)
+    return hashlib.sha256(made_of.encode()).hexdigest()[:12]
+
+
+def _checked(folder: Path) -> Path:
+    if not (folder / RECORD).is_file():
+        raise DataError(f"{folder} holds no finished base model ({RECORD} is missing): remove it and run again.")
+    return folder
+
+
+def _write(taught: Taught, config: TeachConfig, folder: Path) -> None:
+    tokenizer = taught.tokenizer
+    taught.model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    disable_progress_bar()
+    taught.model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    record = {
+        "config": asdict(config),
+        "source_version": SOURCE_VERSION,
+        "steps": taught.steps,
+        "seconds": round(taught.seconds, 1),
+        "accuracy": taught.accuracy,
+        "mean_accuracy": taught.mean_accuracy,
+        "versions": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")

@@ -1,0 +1,156 @@
+"""Problems from a seed, their splits, and the chain of thought that teaches the base model to solve them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from oar.errors import ConfigError
+from oar.seeding import derive_seed
+from oar.tasks.problem import Problem
+from oar.tasks.words import language
+from oar.tasks.words.tiers import Tier
+
+SMALLEST_START, LARGEST_START = 2, 20
+SMALLEST_OPERAND, LARGEST_OPERAND = 2, 9  # from 2, so that "2 apples" is never "1 apples"
+FACTOR = 2  # of `*` and `/`
+OPERATOR_WEIGHTS = {"+": 2, "-": 2, "*": 1, "/": 1}
+LAST_RESULT_OMITTED = 0.5  # share of demonstrations whose last "= c" is left out, so that the answer must be computed
+
+# Percent of the questions by hash bucket: disjoint by construction, whatever is drawn from them.
+SPLITS = {"tuning": range(0, 3), "curve": range(3, 6), "final": range(6, 10), "train": range(10, 100)}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One step of the computation: `before operator operand = after`."""
+
+    before: int
+    operator: str
+    operand: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class WordProblem:
+    """A problem together with the computation behind it, so that an oracle can replay it."""
+
+    problem: Problem
+    start: int
+    operations: tuple[Operation, ...]
+    name: str  # whose things are counted
+    thing: str
+    filler: int  # words of filler per operation in its demonstration
+
+
+def training_problem(tiers: Sequence[Tier], seed: int, index: int) -> WordProblem:
+    """Training problem number `index` of the stream `seed`: a pure function, so that resuming is only a number.
+
+    Tiers take turns. A held-out question is never returned.
+    """
+    tier = tiers[index % len(tiers)]
+    identifier = f"{tier.name}-train-{seed}-{index}"
+    return _problem(tier, "train", identifier, Random(derive_seed("words", "train", tier.name, seed, index)))
+
+
+def evaluation_set(tier: Tier, split: str, n: int) -> list[WordProblem]:
+    """The first `n` problems of a held-out split ("tuning", "curve" or "final"): always the same, no question twice."""
+    if split not in SPLITS or split == "train":
+        raise ConfigError(f'An evaluation split is "tuning", "curve" or "final", got {split!r}.')
+    rng = Random(derive_seed("words", split, tier.name))
+    chosen: dict[str, WordProblem] = {}
+    while len(chosen) < n:
+        candidate = _problem(tier, split, f"{tier.name}-{split}-{len(chosen):04d}", rng)
+        chosen.setdefault(candidate.problem.question, candidate)
+    return list(chosen.values())
+
+
+def split_of(question: str) -> str:
+    """The split a question belongs to, by a hash of its text."""
+    bucket = int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big") % 100
+    return next(split for split, buckets in SPLITS.items() if bucket in buckets)
+
+
+def demonstration(word_problem: WordProblem, rng: Random) -> str:
+    """A chain of thought that solves the problem, ending in `#### answer`; wording drawn with `rng`."""
+    opening = rng.choice(language.OPENINGS)
+    parts = [opening.format(n=word_problem.start, name=word_problem.name, thing=word_problem.thing)]
+    for operation in word_problem.operations:
+        parts.append(rng.choice(language.CONNECTORS))
+        parts.extend(rng.choices(language.FILLER, k=word_problem.filler))
+        parts.append(rng.choice(language.PHRASES))
+        parts.append(f"{operation.before} {operation.operator} {operation.operand} = {operation.after} .")
+    if rng.random() < LAST_RESULT_OMITTED:
+        parts[-1] = f"{operation.before} {operation.operator} {operation.operand} ."
+    parts.append(rng.choice(language.CLOSINGS))
+    parts.append(f"{language.MARKER} {word_problem.problem.answer}")
+    return " ".join(part for part in parts if part)
+
+
+def _problem(tier: Tier, split: str, identifier: str, rng: Random) -> WordProblem:
+    """The next problem of a tier whose question falls into `split`."""
+    while True:
+        start = rng.randint(SMALLEST_START, LARGEST_START)
+        operations = _operations(tier, start, rng)
+        name, thing = rng.choice(list(language.PRONOUNS)), rng.choice(language.THINGS)
+        question = _question(tier, start, operations, name, thing, rng)
+        if split_of(question) == split:
+            answer = str(operations[-1].after)
+            problem = Problem(identifier, question, answer, benchmark=tier.name, level=tier.level)
+            return WordProblem(problem, start, operations, name, thing, tier.filler)
+
+
+def _operations(tier: Tier, start: int, rng: Random) -> tuple[Operation, ...]:
+    operations: list[Operation] = []
+    state = start
+    for _ in range(tier.operations):
+        choices = {operator: _operands(operator, state, tier.largest_state) for operator in tier.operators}
+        operators = [operator for operator, operands in choices.items() if operands]
+        operator = rng.choices(operators, [OPERATOR_WEIGHTS[operator] for operator in operators])[0]
+        operand = rng.choice(choices[operator])
+        after = apply(state, operator, operand)
+        operations.append(Operation(state, operator, operand, after))
+        state = after
+    return tuple(operations)
+
+
+def _operands(operator: str, state: int, largest_state: int) -> range:
+    """The operands that keep the next state a whole number in 0..largest_state; nothing is doubled or halved at 0."""
+    only_factor = range(FACTOR, FACTOR + 1)
+    if operator == "+":
+        return range(SMALLEST_OPERAND, min(LARGEST_OPERAND, largest_state - state) + 1)
+    if operator == "-":
+        return range(SMALLEST_OPERAND, min(LARGEST_OPERAND, state) + 1)
+    if operator == "*":
+        return only_factor if 0 < state <= largest_state // FACTOR else range(0)
+    return only_factor if state > 0 and state % FACTOR == 0 else range(0)
+
+
+def apply(state: int, operator: str, operand: int) -> int:
+    """`state operator operand` in whole numbers."""
+    if operator == "+":
+        return state + operand
+    if operator == "-":
+        return state - operand
+    if operator == "*":
+        return state * operand
+    return state // operand
+
+
+def _question(tier: Tier, start: int, operations: Sequence[Operation], name: str, thing: str, rng: Random) -> str:
+    def say(templates: Sequence[str], n: int = 0) -> str:
+        return rng.choice(templates).format(
+            name=name,
+            who=rng.choice((name, language.PRONOUNS[name])),
+            other=rng.choice([person for person in language.PRONOUNS if person != name]),
+            thing=thing,
+            another=rng.choice([item for item in language.THINGS if item != thing]),
+            n=n,
+        )
+
+    sentences = [say(language.STARTS, start)]
+    sentences += [say(language.EVENTS[operation.operator], operation.operand) for operation in operations]
+    for _ in range(tier.distractors):
+        distraction = say(language.DISTRACTIONS, rng.randint(SMALLEST_START, LARGEST_START))
+        sentences.insert(rng.randint(1, len(sentences)), distraction)  # never before the start
+    return " ".join([*sentences, say(language.QUESTIONS)])

@@ -1,0 +1,95 @@
+"""Ground truth for attribution: which tokens carry the computation, and where a wrong completion first goes wrong."""
+
+import re
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from oar.tasks.words import language
+from oar.tasks.words.generator import WordProblem
+
+# A completion is read as one letter per token, so that positions in the letters are token indices.
+_NUMBER, _OPERATOR, _EQUALS, _MARKER, _WORD = "n", "o", "e", "m", "w"
+_START_NUMBER = re.compile(r"n+")
+_EQUATION = re.compile(r"(?P<before>n+)(?P<operator>o)(?P<operand>n+)(?:e(?P<after>n+))?")
+
+
+def causal_mask(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[bool]:
+    """True for the digits and operators of every written equation and for the start number; shape (T,).
+
+    Only reasoning counts: nothing from the last `####` on is marked.
+    """
+    letters = _letters(tokenizer.convert_ids_to_tokens(list(completion_ids)))
+    reasoning = letters[: _reasoning_length(letters)]
+    equations = list(_EQUATION.finditer(reasoning))
+    spans = [equation.span(group) for equation in equations for group in equation.groupdict() if equation[group]]
+    spans += [start.span() for start in _start_number(reasoning, equations)]
+    mask = [False] * len(letters)
+    for first, end in spans:
+        mask[first:end] = [True] * (end - first)
+    return mask
+
+
+def first_error(
+    word_problem: WordProblem, completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> int | None:
+    """Index of the first token that departs from the right computation, found by replaying the written equations.
+
+    In order: the start number, then each equation (state, operator, operand, result) against the operation it stands
+    for, then the answer. A number that ends too early is wrong at the token after it. None where nothing departs, and
+    where the error is something missing and has no token of its own: equations left out at the end, no `####`.
+    """
+    tokens = tokenizer.convert_ids_to_tokens(list(completion_ids))
+    letters = _letters(tokens)
+    end = _reasoning_length(letters)
+    equations = list(_EQUATION.finditer(letters[:end]))
+    claims = [(start.start(), str(word_problem.start)) for start in _start_number(letters[:end], equations)]
+    for equation, operation in zip(equations, word_problem.operations, strict=False):
+        claims.append((equation.start("before"), str(operation.before)))
+        claims.append((equation.start("operator"), operation.operator))
+        claims.append((equation.start("operand"), str(operation.operand)))
+        if equation["after"]:
+            claims.append((equation.start("after"), str(operation.after)))
+    for position, expected in claims:
+        if (wrong := _departure(tokens, letters, position, expected)) is not None:
+            return wrong
+    if len(equations) > len(word_problem.operations):
+        return equations[len(word_problem.operations)].start()
+    if len(equations) < len(word_problem.operations) or end == len(letters):
+        return None
+    return _departure(tokens, letters, end + 1, word_problem.problem.answer)
+
+
+def _departure(tokens: Sequence[str], letters: str, position: int, expected: str) -> int | None:
+    """The first token from `position` on that is not the expected number or operator, one token per character."""
+    for offset, character in enumerate(expected):
+        if position + offset >= len(tokens) or tokens[position + offset] != character:
+            return min(position + offset, len(tokens) - 1)  # cut off: the last token there is
+    after = position + len(expected)
+    too_long = expected.isdigit() and letters[after : after + 1] == _NUMBER
+    return after if too_long else None
+
+
+def _start_number(reasoning: str, equations: Sequence[re.Match[str]]) -> list[re.Match[str]]:
+    """The first number before the first equation: a list of none or one."""
+    end = equations[0].start() if equations else len(reasoning)
+    found = _START_NUMBER.search(reasoning, 0, end)
+    return [found] if found else []
+
+
+def _letters(tokens: Sequence[str]) -> str:
+    return "".join(map(_letter, tokens))
+
+
+def _letter(token: str) -> str:
+    if token.isdigit():
+        return _NUMBER
+    if token in language.OPERATORS:
+        return _OPERATOR
+    return {language.EQUALS: _EQUALS, language.MARKER: _MARKER}.get(token, _WORD)
+
+
+def _reasoning_length(letters: str) -> int:
+    """Tokens before the last marker; all of them where there is none."""
+    marker = letters.rfind(_MARKER)
+    return len(letters) if marker < 0 else marker
