@@ -1,0 +1,191 @@
+"""A vLLM server in a process of its own: start, wait until it is healthy, stop without leaving anything behind."""
+
+import ipaddress
+import math
+import re
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from transformers import AutoConfig
+
+from oar.errors import ConfigError, EngineError
+from oar.processes import ChildProcess
+from oar.rollout.client import EngineClient
+
+_POLL_S = 0.25
+_EXCEPTION = re.compile(r"(?:^|\s)([\w.]*(?:Error|Exception): .*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How the server is started; the keys of conf/rollout of the same names, and `model_path` and `dtype` of the model."""
+
+    model_path: Path
+    log_path: Path
+    dtype: str = "float32"
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: a free one
+    max_model_len: int = 1024  # tokens, prompt and completion together
+    max_num_seqs: int = 256
+    kv_cache_gib: float = 1.0  # on CPU; vLLM takes whole GiB, so this is rounded up
+    threads: int = 1  # OpenMP threads, bound to no core; more than one gives up bit-equal repetition (see EngineClient)
+    startup_timeout_s: float = 300.0
+
+    def command(self, port: int) -> list[str]:
+        """The server's command line."""
+        return [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(self.model_path), "--served-model-name", "policy"),
+            *("--host", self.host, "--port", str(port)),
+            *("--dtype", self.dtype, "--max-model-len", str(self.max_model_len)),
+            # The sampled distribution's own logprobs; and no defaults from the model's generation_config.json (top_k, ...).
+            *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
+            *("--max-num-seqs", str(self.max_num_seqs), "--uvicorn-log-level", "warning"),
+            *(() if torch.cuda.is_available() else self._cpu_arguments()),
+        ]
+
+    def _cpu_arguments(self) -> list[str]:
+        # vLLM 0.32 on CPU dies of a request with a seed when a prompt is prefilled in parts; so it never is. And nothing is
+        # compiled: that costs 20 s at the first request and needs a compiler.
+        batched = str(max(65536, self.max_model_len))
+        return ["--no-enable-chunked-prefill", "--max-num-batched-tokens", batched, "--enforce-eager"]
+
+    def environment(self) -> dict[str, str]:
+        """What the server's environment has on top of this process's."""
+        environment = {
+            "VLLM_SERVER_DEV_MODE": "1",  # the routes that sync weights; this is why only loopback will do
+            "VLLM_CPU_KVCACHE_SPACE": str(math.ceil(self.kv_cache_gib)),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(self.threads),
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        if not torch.cuda.is_available():
+            environment["TORCHDYNAMO_DISABLE"] = "1"
+        return environment
+
+
+class VllmEngine:
+    """A running server: `with VllmEngine(options) as engine: EngineClient(engine.url, ...)`.
+
+    Entering (or `start`) raises ConfigError for what can be seen beforehand: a port in use, a host that others can reach, a
+    model that is not there or cannot be synced; and EngineError when the server dies or is not healthy in time.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._process: ChildProcess | None = None
+        self._port = options.port
+
+    @property
+    def url(self) -> str:
+        """Where the server listens, once it has been started."""
+        return f"http://{self._options.host}:{self._port}"
+
+    def start(self) -> None:
+        """Start the server and return when it is healthy."""
+        _check_host(self._options.host)
+        _check_model(self._options.model_path)
+        self._port = _reserve_port(self._options.host, self._options.port)
+        self._process = ChildProcess(
+            self._options.command(self._port), env=self._options.environment(), log_path=self._options.log_path
+        )
+        healthy = False
+        try:
+            self._wait_until_healthy(self._process)
+            healthy = True
+        finally:
+            if not healthy:
+                self.stop()
+
+    def poll(self) -> int | None:
+        """The server's exit code, or None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of the server's log."""
+        return "" if self._process is None else self._process.tail(lines)
+
+    def stop(self) -> None:
+        """End the server and all that it started. Idempotent."""
+        if self._process is not None:
+            self._process.stop()
+
+    def __enter__(self) -> "VllmEngine":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _wait_until_healthy(self, process: ChildProcess) -> None:
+        client = EngineClient(self.url, timeout_s=5.0)
+        deadline = time.monotonic() + self._options.startup_timeout_s
+        while (code := process.poll()) is None:
+            if client.health():
+                return
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"the vLLM server was not healthy after {self._options.startup_timeout_s:g} s"
+                    f" (rollout.startup_timeout_s); its log is {self._options.log_path}."
+                )
+            time.sleep(_POLL_S)
+        raise EngineError(
+            f"the vLLM server ended with exit code {code} while starting; {self._options.log_path} says:"
+            f" {telling_lines(process.tail(400))}"
+        )
+
+
+def telling_lines(log: str, count: int = 3) -> str:
+    """What a log most likely has to say: its first exceptions, each with the indented line after it, or else its last lines."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    found = []
+    for at, line in enumerate(lines):
+        if match := _EXCEPTION.search(line):
+            more = [after.strip() for after in lines[at + 1 : at + 2] if after.startswith(" ")]
+            found.append(" ".join([match.group(1), *more]))
+    told = list(dict.fromkeys(found))[:count] or [line.strip() for line in lines[-count:]]
+    return " | ".join(told)[:1000]
+
+
+def _check_host(host: str) -> None:
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigError(
+            f"rollout.host must be a loopback address, but is {host!r}: whoever reaches the engine can load code into it."
+        )
+
+
+def _check_model(path: Path) -> None:
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"model.path must be a folder with a Hugging Face model, but {path} has no config.json.")
+    if not torch.cuda.is_available() and AutoConfig.from_pretrained(path).tie_word_embeddings:
+        # vLLM's CPU logits layer keeps its packed copy of tied embeddings over a reload, without a word.
+        raise ConfigError(
+            f"the model in {path} (model.path) ties its embeddings, and vLLM on CPU does not refresh those at a weight sync;"
+            " use a model with tie_word_embeddings=false, or a GPU."
+        )
+
+
+def _reserve_port(host: str, port: int) -> int:
+    """The port itself if it is free, or a free one for 0."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} on {host} is not free ({error.strerror}); choose another rollout.port, or 0 for any free one."
+            ) from error
+        return int(probe.getsockname()[1])

@@ -1,0 +1,141 @@
+"""Whatever a server does wrong, the caller gets the right error, one sentence, in bounded time."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from oar.errors import DataError, EngineError, OarError, SyncError
+from oar.rollout.client import UNKNOWN_VERSION, EngineClient
+from oar.rollout.sync import CheckpointSync, transfer_folder
+from oar.rollout.types import Sampling
+from tests.conftest import start_fake_engine, tiny_model
+
+PROMPTS = [[5, 6, 7], [8, 9]]
+SAMPLING = Sampling(n=2, temperature=1.0, max_new_tokens=4)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Start a fake engine with a fault; returns its URL. All are ended after the test."""
+    with ExitStack() as stack:
+
+        def start(*arguments: str) -> str:
+            process, url = start_fake_engine(tmp_path / "fake.log", *arguments)
+            stack.enter_context(process)
+            return url
+
+        yield start
+
+
+def client_of(url: str, timeout_s: float = 30.0) -> EngineClient:
+    client = EngineClient(url, timeout_s)
+    client.set_weight_version(0)
+    return client
+
+
+def test_good_answers_become_rollouts(fake: Callable[..., str]) -> None:
+    client = client_of(fake())
+    groups = client.generate(PROMPTS, SAMPLING, seed=1, expected_version=0)
+    assert [[rollout.prompt_ids for rollout in group] for group in groups] == [[(5, 6, 7)] * 2, [(8, 9)] * 2]
+    assert all(r.completion_ids == (3, 4, 5, 6) and r.weight_version == 0 for group in groups for r in group)
+    assert client.health()
+    assert client.model_info().max_model_len == 64
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("die_after_n_requests", "is gone|did not answer"),
+        ("hang", r"did not answer /v1/completions within 2 s"),
+        ("bad_json", "broken JSON"),
+        ("truncated_json", "broken JSON"),
+        ("http_500", "HTTP 500: .*EngineCore encountered an issue"),
+        ("nan_logprobs", "not a finite number"),
+        ("missing_choice", "1 completions for a prompt instead of 2"),
+        ("short_logprobs", "3 logprobs for 4 tokens"),
+        ("other_prompt", "other prompt token ids"),
+        ("aborted", "'abort'"),
+    ],
+)
+def test_a_fault_is_an_engine_error_in_bounded_time(fake: Callable[..., str], fault: str, sentence: str) -> None:
+    client = client_of(fake("--fault", fault), timeout_s=2.0 if fault == "hang" else 30.0)
+    begin = time.monotonic()
+    with pytest.raises(EngineError, match=sentence) as caught:
+        client.generate(PROMPTS * 4, SAMPLING, seed=1, expected_version=0)
+    assert time.monotonic() - begin < 30
+    assert one_sentence(caught.value)
+
+
+def test_a_wrong_version_is_refused_before_and_after(fake: Callable[..., str]) -> None:
+    with pytest.raises(EngineError, match="expected weight version 7, but the engine has 0; another run") as caught:
+        client_of(fake()).generate(PROMPTS, SAMPLING, seed=1, expected_version=7)
+    assert one_sentence(caught.value)
+    with pytest.raises(EngineError, match="expected weight version 0, but the engine has 99"):
+        client_of(fake("--fault", "wrong_version")).generate(PROMPTS, SAMPLING, seed=1, expected_version=0)
+
+
+def test_a_version_that_changes_during_generation_is_refused(
+    fake: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(fake())
+    answers = iter([0, 1])
+    monkeypatch.setattr(client, "weight_version", lambda: next(answers))
+    with pytest.raises(EngineError, match="expected weight version 0, but the engine has 1"):
+        client.generate(PROMPTS, SAMPLING, seed=1, expected_version=0)
+
+
+def test_a_prompt_that_does_not_fit_is_refused(fake: Callable[..., str]) -> None:
+    client = client_of(fake())
+    client.generate([[5] * 60], SAMPLING, seed=1, expected_version=0)
+    with pytest.raises(DataError, match=r"prompt 1 has 61 tokens, but must have 1 to 60 .*rollout.max_model_len"):
+        client.generate([[5], [5] * 61], SAMPLING, seed=1, expected_version=0)
+    with pytest.raises(DataError, match="prompt 0 has 0 tokens"):
+        client.generate([[]], SAMPLING, seed=1, expected_version=0)
+
+
+def test_an_engine_that_is_not_there(tmp_path: Path) -> None:
+    process, url = start_fake_engine(tmp_path / "fake.log")
+    process.stop()
+    client = EngineClient(url, timeout_s=2.0)
+    assert not client.health()
+    with pytest.raises(EngineError, match="is gone"):
+        client.weight_version()
+
+
+def test_a_push_sets_the_version_last_and_leaves_no_file(fake: Callable[..., str], tmp_path: Path) -> None:
+    client = client_of(fake())
+    folder = transfer_folder(tmp_path)
+    CheckpointSync(client, folder).push(tiny_model(0), 3)
+    assert client.weight_version() == 3
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("fault", "sentence"), [("no_reload", "HTTP 404"), ("busy_cache", "prefix cache")])
+def test_a_push_that_fails_leaves_no_trusted_version(
+    fake: Callable[..., str], tmp_path: Path, fault: str, sentence: str
+) -> None:
+    client = client_of(fake("--fault", fault))
+    folder = transfer_folder(tmp_path)
+    with pytest.raises(SyncError, match=f"weight version 1 did not reach the engine: .*{sentence}"):
+        CheckpointSync(client, folder).push(tiny_model(0), 1)
+    assert client.weight_version() == UNKNOWN_VERSION
+    assert not folder.exists()
+
+
+def test_a_push_whose_version_does_not_stick_is_refused(fake: Callable[..., str], tmp_path: Path) -> None:
+    client = client_of(fake("--fault", "wrong_version"))
+    with pytest.raises(SyncError, match="reports weight version 99 after being given 1"):
+        CheckpointSync(client, tmp_path / "weights").push(tiny_model(0), 1)
+
+
+def test_a_folder_that_cannot_be_written_is_named(fake: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    with pytest.raises(SyncError, match=r"cannot write .* GiB of weights to .*taken.*sync.folder"):
+        CheckpointSync(client_of(fake()), tmp_path / "taken" / "weights").push(tiny_model(0), 1)
+
+
+def one_sentence(error: OarError) -> bool:
+    return "\n" not in str(error) and str(error).endswith(".") and len(str(error)) < 400
