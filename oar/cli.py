@@ -1,0 +1,34 @@
+"""How entry points end: one clear sentence and exit code 2 for what a user can mend, a traceback for what is our fault."""
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from oar.errors import OarError
+
+EXIT_USER = 2
+EXIT_INTERRUPTED = 130
+MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)  # no room, or no right, to write
+
+
+@contextmanager
+def explain_errors() -> Iterator[None]:
+    """Turn an OarError into `error: <sentence>` on stderr and exit code 2, Ctrl-C into exit code 130."""
+    try:
+        yield
+    except OarError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(EXIT_USER)
+    except OSError as error:
+        if error.errno not in MENDABLE:
+            raise
+        print(
+            f"error: {error.strerror}: {error.filename}; make room or choose another folder.",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.exit(EXIT_USER)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        sys.exit(EXIT_INTERRUPTED)

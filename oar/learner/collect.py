@@ -1,0 +1,43 @@
+"""From a step's problems to a graded batch of completions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oar.batch import CompletionBatch, collate
+from oar.rollout.types import Rollout
+from oar.tasks.problem import Problem
+from oar.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class GradedBatch:
+    """B completions, group by group: tensors, texts for people, rewards (B,)."""
+
+    batch: CompletionBatch
+    problems: list[Problem]
+    texts: list[str]
+    rewards: Tensor
+    truncated_share: float
+
+
+def grade_rollouts(
+    problems: Sequence[Problem], groups: Sequence[Sequence[Rollout]], task: Task, device: torch.device
+) -> GradedBatch:
+    """Verify each completion's answer, find its segments and collate all. `groups` holds one list per problem."""
+    rollouts = [rollout for group in groups for rollout in group]
+    owners = [problem for problem, group in zip(problems, groups, strict=True) for _ in group]
+    texts = [task.decode(rollout.completion_ids) for rollout in rollouts]
+    verdicts = [task.grade(problem, text) for problem, text in zip(owners, texts, strict=True)]
+    batch = collate(
+        [rollout.prompt_ids for rollout in rollouts],
+        [rollout.completion_ids for rollout in rollouts],
+        [rollout.sampler_logprobs for rollout in rollouts],
+        [task.segments(rollout.completion_ids) for rollout in rollouts],
+        pad_id=task.pad_id,
+        device=device,
+    )
+    truncated = sum(rollout.finish_reason == "length" for rollout in rollouts) / len(rollouts)
+    return GradedBatch(batch, owners, texts, torch.tensor(verdicts, dtype=torch.float32, device=device), truncated)

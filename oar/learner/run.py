@@ -1,0 +1,143 @@
+"""A whole run of the learner: restore, verify the engine, step, look, save; then the final evaluation."""
+
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from oar.config import TrainConfig
+from oar.evaluation import EvaluationResult, concatenate, evaluate
+from oar.learner.checkpoint import checkpoint_step, load_optimizer, resumable_checkpoint, save_checkpoint
+from oar.learner.collect import grade_rollouts
+from oar.learner.parity import parity_metrics
+from oar.learner.samples import sample_rows
+from oar.learner.step import Learner, StepReport
+from oar.models import load_policy, load_tokenizer
+from oar.provenance import ROOT, collect_provenance, git_state
+from oar.rollout.client import EngineClient
+from oar.rollout.sync import CheckpointSync
+from oar.rollout.types import Sampling
+from oar.seeding import derive_seed
+from oar.tasks.sources import load_benchmark
+from oar.tasks.task import Task
+from oar.tracking import start_tracker
+
+
+def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: str, sync_folder: Path) -> None:
+    """Train to `learner.steps` in `folder`, from its last checkpoint if there is one, then evaluate."""
+    started, git = datetime.now(UTC), git_state(ROOT)
+    torch.set_num_threads(cfg.learner.threads)
+    # On a GPU some kernels have no deterministic form; there a warning must do.
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    checkpoint = resumable_checkpoint(folder, cfg)
+    source = checkpoint or start_model
+    model, tokenizer = load_policy(source, cfg.model.dtype), load_tokenizer(source)
+    # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
+    reference = load_policy(start_model, cfg.model.dtype) if cfg.learner.kl_coef > 0 else None
+    client = EngineClient(engine_url, cfg.rollout.request_timeout_s)
+    task, sync = Task(tokenizer, cfg.model.marker), CheckpointSync(client, sync_folder)
+    learner = Learner(cfg, model, reference, task, client, sync)
+    if checkpoint is not None:
+        load_optimizer(checkpoint, model, learner.optimizer)
+        learner.step = checkpoint_step(checkpoint)
+    tracker = start_tracker(
+        folder,
+        mode=cfg.tracking.mode,  # type: ignore[arg-type]  # validated
+        project=cfg.tracking.project,
+        group=cfg.tracking.group,
+        name=folder.name,
+        job_type=cfg.method.name,
+        tags=[cfg.profile, cfg.method.name, cfg.gating.name, cfg.probe.name],
+        config=asdict(cfg),
+    )
+    tracker.resume(-1 if checkpoint is None else learner.step)
+    print(batch_arithmetic(cfg), flush=True)
+
+    verify_sync(learner)
+    if checkpoint is None:
+        tracker.log(0, curve_point(learner).metrics())
+    while learner.step < cfg.learner.steps:
+        report = learner.training_step()
+        step, metrics = learner.step, dict(report.metrics)
+        evaluating = time.perf_counter()
+        if step % cfg.evaluation.curve_every == 0:
+            metrics |= curve_point(learner).metrics()
+        tracker.log(step, metrics)
+        tracker.log_timings(step, report.seconds | {"evaluation": time.perf_counter() - evaluating})
+        if step % cfg.tracking.samples_every == 0:
+            tracker.log_samples(step, sample_rows(learner.task, report, cfg.tracking.samples))
+        if step % cfg.learner.checkpoint_every == 0 or step == cfg.learner.steps:
+            save_checkpoint(
+                folder / "checkpoints",
+                step,
+                model,
+                tokenizer,
+                learner.optimizer,
+                {"identity": cfg.identity()},
+                keep=cfg.learner.keep_checkpoints,
+            )
+        print(progress_line(report, step, cfg.learner.steps), flush=True)
+    result = final_evaluation(learner)
+    provenance = collect_provenance(asdict(cfg), started=started, git=git)
+    provenance |= {"seed": cfg.seed, "step": learner.step, "identity": cfg.identity(), "measure": cfg.measure()}
+    result.save(folder, provenance)
+    tracker.finish()
+    print(result.table(), flush=True)
+
+
+def verify_sync(learner: Learner) -> None:
+    """Give the engine the learner's weights and prove by logprobs that it has them, before anything builds on it."""
+    learner.sync.push(learner.model, learner.step)
+    problems = learner.source.problems(0, 0, 1)
+    graded = grade_rollouts(problems, learner.generate(problems), learner.task, learner.model.device)
+    logprobs, _ = learner.score(learner.model, graded)
+    bound = learner.cfg.sync.max_logprob_diff
+    parity_metrics(graded.batch.sampler_logprobs, logprobs, graded.batch.completion_mask, bound=bound)
+
+
+def curve_point(learner: Learner) -> EvaluationResult:
+    """One sample for each of a few problems of every set: a point of the learning curve."""
+    cfg = learner.cfg.evaluation
+    return _evaluate(learner, "curve", cfg.curve_problems, k=1, temperature=cfg.temperature)
+
+
+def final_evaluation(learner: Learner) -> EvaluationResult:
+    """avg@k at the configured temperature and greedy pass@1 on the final split."""
+    cfg = learner.cfg.evaluation
+    sampled = _evaluate(learner, "final", cfg.final_problems, k=cfg.k, temperature=cfg.temperature)
+    return concatenate([sampled, _evaluate(learner, "final", cfg.final_problems, k=1, temperature=0.0)])
+
+
+def batch_arithmetic(cfg: TrainConfig) -> str:
+    """The numbers of a step in one line, because every framework's users ask."""
+    learner = cfg.learner
+    groups = learner.batch_size // learner.num_generations
+    return (
+        f"{cfg.method.name}, seed {cfg.seed}: {learner.steps} steps of {groups} prompts x {learner.num_generations} = "
+        f"{learner.batch_size} completions; {learner.updates_per_rollout} update(s) per rollout, "
+        f"micro-batches of {learner.micro_batch_size}"
+    )
+
+
+def progress_line(report: StepReport, step: int, steps: int) -> str:
+    """What a person watching wants to know of a step."""
+    metrics = report.metrics
+    return (
+        f"step {step:>4}/{steps}  reward {metrics['train/reward_mean']:.3f}  entropy {metrics['train/entropy']:.3f}  "
+        f"length {metrics['train/completion_length']:.1f}  ess {metrics['weights/ess_ratio']:.3f}  "
+        f"grad {metrics['train/grad_norm']:.3f}  {report.seconds['total']:.2f} s"
+    )
+
+
+def _evaluate(learner: Learner, split: str, n: int, *, k: int, temperature: float) -> EvaluationResult:
+    cfg = learner.cfg
+    return evaluate(
+        partial(learner.client.generate, expected_version=learner.step),
+        {name: load_benchmark(name, split, n) for name in cfg.benchmark.sets},
+        task=learner.task,
+        sampling=Sampling(k, temperature, cfg.rollout.max_new_tokens),
+        seed=derive_seed(cfg.seed, "evaluation", split, learner.step),
+    )

@@ -1,0 +1,112 @@
+"""The pictures next to Table 1.
+
+Colours are Okabe and Ito's, and every method has a marker of its own as well. No pyplot: no global state, no window.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from oar.evaluation import GREEDY_METRIC, MEAN, SAMPLED_METRIC
+from oar.files import atomic_path
+from oar.statistics import mean_and_standard_error
+
+COLOURS = ("#7f7f7f", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
+MARKERS = ("s", "o", "^", "D", "v", "P", "X", "*")
+STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "font.size": 10,
+}
+TITLES = {SAMPLED_METRIC: "avg@{k}, temperature {temperature:g}", GREEDY_METRIC: "pass@1, greedy"}
+# metric of metrics.jsonl: title of its panel, steps of the running mean (one batch is noisy, an evaluation is not)
+CURVES = {
+    "eval/mean/avg@1": ("accuracy on the curve set, avg@1, mean of tiers (%)", 1),
+    "train/reward_mean": ("training reward, running mean of 9 steps", 9),
+    "train/entropy": ("policy entropy (nats per token), running mean of 9 steps", 9),
+    "weights/ess_ratio": ("ESS ratio of the token weights, running mean of 9 steps", 9),
+}
+
+
+def draw_table1(scores: pd.DataFrame, labels: Mapping[str, str], path: Path) -> None:
+    """Dots per benchmark with the standard error over seeds, one panel per metric.
+
+    `scores` is `oar.reports.table1.read_scores`; `labels` maps methods to names, in drawing order.
+    """
+    metrics = [metric for metric in TITLES if metric in set(scores["metric"])]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(10, 1.0 + 3.4 * len(metrics)), layout="constrained")
+        for axes, metric in zip(figure.subplots(len(metrics), 1, squeeze=False)[:, 0], metrics, strict=True):
+            rows = scores[scores["metric"] == metric]
+            _draw_dots(axes, rows, labels)
+            axes.set_title(
+                TITLES[metric].format(k=rows["k"].iloc[0], temperature=rows["temperature"].iloc[0]), loc="left"
+            )
+        seeds = scores.groupby("method")["seed"].nunique()
+        count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+        bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
+        figure.suptitle(f"Profile {scores['profile'].iloc[0]}, seeds per method: {count}{bars}", fontsize=11)
+        _save(figure, path)
+
+
+def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], labels: Mapping[str, str], path: Path) -> None:
+    """Learning curves: thin lines are seeds as logged, the thick one their mean at the steps that all of them have.
+
+    `runs`: (method, metrics by step) per trained cell. A method without a metric (GRPO has no weights) has no line.
+    """
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(11, 7), layout="constrained")
+        for axes, (metric, (title, window)) in zip(figure.subplots(2, 2).flat, CURVES.items(), strict=True):
+            for index, (method, name) in enumerate(labels.items()):
+                curves = [run[metric].dropna() for of, run in runs if of == method and metric in run]
+                if not curves:
+                    continue
+                style = {"color": COLOURS[index % len(COLOURS)]}
+                for curve in curves:
+                    axes.plot(curve.index, curve, linewidth=0.6, alpha=0.35, **style)
+                mean = pd.concat(curves, axis=1, join="inner").mean(axis=1)
+                mean = mean.rolling(window, center=True, min_periods=1).mean()
+                marks = {"marker": MARKERS[index % len(MARKERS)], "markevery": max(1, len(mean) // 8), "markersize": 5}
+                axes.plot(mean.index, mean, linewidth=2, label=name, **marks, **style)
+            axes.set_title(title, loc="left", fontsize=10)
+            axes.set_xlabel("training step")
+            if axes.has_data():
+                axes.legend(frameon=False, fontsize=9)
+        _save(figure, path)
+
+
+def _draw_dots(axes: Axes, rows: pd.DataFrame, labels: Mapping[str, str]) -> None:
+    benchmarks = [name for name in rows["benchmark"].unique() if name != MEAN] + [MEAN]
+    width = 0.7 / len(labels)
+    for index, (method, name) in enumerate(labels.items()):
+        values = rows[rows["method"] == method].groupby("benchmark")["value"]
+        summary = [mean_and_standard_error(values.get_group(benchmark)) for benchmark in benchmarks]
+        offset = (index - (len(labels) - 1) / 2) * width
+        axes.errorbar(
+            [position + offset for position in range(len(benchmarks))],
+            [mean for mean, _ in summary],
+            yerr=[error or 0.0 for _, error in summary],  # one seed: no bar
+            fmt=MARKERS[index % len(MARKERS)],
+            color=COLOURS[index % len(COLOURS)],
+            markersize=5,
+            capsize=3,
+            label=name,
+        )
+    axes.axvline(len(benchmarks) - 1.5, color="#999999", linewidth=0.8, linestyle=":")
+    axes.set_xticks(range(len(benchmarks)), benchmarks)
+    axes.set_xlim(-0.5, len(benchmarks) - 0.5)
+    axes.set_ylabel("correct (%)")
+    axes.grid(visible=False, axis="x")
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
