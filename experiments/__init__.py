@@ -1,0 +1,1 @@
+"""Thin entry points, one per thing a reader may want to run."""

@@ -1,0 +1,28 @@
+"""Train one policy: `python -m experiments.train method=oar_g gating.tau=0.5`; `--cfg job` prints every key."""
+
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from oar.cli import explain_errors
+from oar.config import TrainConfig, validated
+
+
+@hydra.main(version_base=None, config_path="../conf", config_name="train")
+def main(config: DictConfig) -> None:
+    """Validate, then supervise engine and learner until the run is over."""
+    with explain_errors():
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        cfg = validated(config, TrainConfig)
+        from oar.supervisor import train  # takes seconds (torch); a wrong configuration is told at once
+
+        code = train(cfg, folder)
+    if code:
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
