@@ -1,0 +1,78 @@
+"""What several test files share: a tiny model, and a real engine that is started once per session."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from oar.processes import ChildProcess
+from oar.rollout.engine import EngineOptions, VllmEngine
+
+# A loaded machine is no failure.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+EOS = 2
+FAKE_ENGINE = Path(__file__).parent / "rollout" / "fake_engine.py"
+
+
+def start_fake_engine(log_path: Path, *arguments: str) -> tuple[ChildProcess, str]:
+    """A fake engine (`tests/rollout/fake_engine.py`) on a free port, and its URL; the caller stops it."""
+    process = ChildProcess([sys.executable, str(FAKE_ENGINE), *arguments], log_path=log_path)
+    deadline = time.monotonic() + 60
+    while "listening on" not in process.tail():
+        assert process.poll() is None, process.tail()
+        assert time.monotonic() < deadline, "the fake engine does not start"
+        time.sleep(0.02)
+    return process, f"http://127.0.0.1:{process.tail().split()[-1]}"
+
+
+def tiny_model(seed: int) -> Qwen2ForCausalLM:
+    """A random, untied Qwen2 with a vocabulary of 128 whose next-token distributions are far from uniform."""
+    config = Qwen2Config(
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,  # vLLM on CPU wants heads of a multiple of 32
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        initializer_range=0.15,
+        bos_token_id=1,
+        eos_token_id=EOS,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_model(0)` and a word-level tokenizer, as vLLM wants them."""
+    folder = tmp_path_factory.mktemp("tiny_model")
+    tiny_model(0).save_pretrained(folder)
+    words = {"<pad>": 0, "<bos>": 1, "<eos>": EOS, "<unk>": 3, **{f"w{i}": i for i in range(4, 128)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def engine(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+    """A running vLLM server with the tiny model; tests that push weights must not count on the ones before."""
+    options = EngineOptions(
+        model_path=tiny_model_dir, log_path=tmp_path_factory.mktemp("engine") / "engine.log", max_model_len=512
+    )
+    with VllmEngine(options) as running:
+        yield running

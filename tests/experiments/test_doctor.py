@@ -1,0 +1,50 @@
+"""The doctor's verdict follows from what it finds, and its exit code from the verdict."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import doctor
+
+
+def test_a_machine_in_order_is_told_so() -> None:
+    command = [sys.executable, "-m", "experiments.doctor", "--no-engine"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(doctor.__file__).parents[1])
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.strip().endswith("Everything needed is here.")
+
+
+def test_another_version_than_the_pinned_one_is_the_thing_to_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("cpu.txt", "gpu.txt"):
+        (tmp_path / name).write_text("# pins\nnumpy==0.0.1\nno-such-package==1.0\n")
+    monkeypatch.setattr(doctor, "REQUIREMENTS", tmp_path)
+    assert doctor.main(["--no-engine", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert "no-such-package is missing" in answer["found"]["Pinned packages"]
+    assert "make setup" in answer["mend"]
+    assert "GPU" not in answer["found"]  # nothing is imported from packages that are not in order
+
+
+def test_space_below_the_need_is_the_thing_to_mend() -> None:
+    assert doctor.room("Disk", free=5, total=9, needed=5, remedy="make room").mend is None
+    assert "make room" in str(doctor.room("Disk", free=4, total=9, needed=5, remedy="make room").mend)
+
+
+def test_an_engine_that_cannot_start_is_the_thing_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "write_tiny_model", lambda folder: [1])  # and so there is no model to serve
+    check = doctor.engine()
+    assert check.mend is not None
+    assert "config.json" in check.mend
+
+
+@pytest.mark.engine
+def test_a_real_engine_starts_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ENGINE_LOG", tmp_path / "vllm.log")
+    check = doctor.engine()
+    assert check.mend is None, check.mend
+    assert "first completion" in check.found

@@ -1,0 +1,102 @@
+"""Checkpoints: whole or absent, exact when restored, refused when damaged."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from oar.errors import CheckpointError
+from oar.learner.checkpoint import latest_checkpoint, load_optimizer, load_state, save_checkpoint
+from oar.tasks.words import build_tokenizer
+from tests.models import tiny_model
+
+
+def trained(steps):
+    model = tiny_model(vocab=130)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        one_step(model, optimizer, step)
+    return model, optimizer
+
+
+def one_step(model, optimizer, step):
+    ids = torch.randint(0, 130, (2, 8), generator=torch.Generator().manual_seed(step))
+    optimizer.zero_grad()
+    model(ids, labels=ids).loss.backward()
+    optimizer.step()
+
+
+def save(folder, step, model, optimizer, keep=2):
+    return save_checkpoint(folder, step, model, build_tokenizer(), optimizer, {"identity": "x"}, keep=keep)
+
+
+def test_restored_run_continues_exactly(tmp_path):
+    model, optimizer = trained(3)
+    checkpoint = save(tmp_path, 3, model, optimizer)
+    assert load_state(checkpoint)["step"] == 3
+    restored = AutoModelForCausalLM.from_pretrained(checkpoint)
+    again = torch.optim.AdamW(restored.parameters(), lr=1e-3)
+    load_optimizer(checkpoint, restored, again)
+    for step in (3, 4):
+        one_step(model, optimizer, step)
+        one_step(restored, again, step)
+    for a, b in zip(model.parameters(), restored.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_keeps_the_last_ones_and_ignores_half_written(tmp_path):
+    model, optimizer = trained(1)
+    for step in (1, 2, 10):
+        save(tmp_path, step, model, optimizer)
+    (tmp_path / ".step_000011.tmp").mkdir()
+    assert latest_checkpoint(tmp_path).name == "step_000010"
+    assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_000002", "step_000010"]
+    assert latest_checkpoint(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "state"])
+def test_damage_is_refused_in_one_sentence(tmp_path, damage):
+    model, optimizer = trained(1)
+    checkpoint = save(tmp_path, 1, model, optimizer)
+    weights = checkpoint / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    if damage == "flip":
+        content[-1] ^= 1
+        weights.write_bytes(content)
+    elif damage == "truncate":
+        weights.write_bytes(content[:100])
+    elif damage == "remove":
+        weights.unlink()
+    else:
+        (checkpoint / "state.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"delete the folder .*step_000001"):
+        load_state(checkpoint)
+
+
+def test_no_room_leaves_what_was_there(tmp_path):
+    """A limit on file size stands for a full disk: writes fail midway with an error from the operating system."""
+    model, optimizer = trained(1)
+    save(tmp_path, 1, model, optimizer)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    code = (
+        "import resource, sys; from pathlib import Path; from tests.learner.test_checkpoint import *\n"
+        "model, optimizer = trained(1)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
+        "try: save(Path(sys.argv[1]), 2, model, optimizer)\n"
+        "except CheckpointError as error: print(error); sys.exit(7)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
+    assert "earlier checkpoints are untouched" in done.stdout
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert latest_checkpoint(tmp_path).name == "step_000001"
+
+
+def test_state_lists_every_file(tmp_path):
+    model, optimizer = trained(1)
+    checkpoint = save(tmp_path, 1, model, optimizer)
+    listed = set(json.loads((checkpoint / "state.json").read_text())["files"])
+    assert listed == {path.name for path in checkpoint.iterdir()} - {"state.json"}

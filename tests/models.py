@@ -1,0 +1,50 @@
+"""Tiny random models and batches that many tests share."""
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from oar.batch import CompletionBatch, collate
+from oar.segments import Segments
+
+PAD, MARKER, VOCAB = 0, 3, 40
+
+
+def tiny_model(seed: int = 0, *, vocab: int = VOCAB, tied: bool = False, layers: int = 2) -> Qwen2ForCausalLM:
+    """A random Qwen2 with grouped-query attention, large enough weights to be far from uniform, float32."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        tie_word_embeddings=tied,
+        pad_token_id=PAD,
+        bos_token_id=2,
+        eos_token_id=1,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+def random_batch(seed: int, rows: int = 4, *, longest: int = 12, unanswered: tuple[int, ...] = ()) -> CompletionBatch:
+    """Completions of random lengths: reasoning (at least one token), one marker token, an answer of 1-3 tokens, EOS."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (1,), generator=rng))
+
+    def tokens(count: int) -> list[int]:
+        return torch.randint(4, VOCAB, (count,), generator=rng).tolist()
+
+    prompts, completions, segments = [], [], []
+    for row in range(rows):
+        reasoning, answer = draw(1, longest), draw(1, 3)
+        prompts.append([2, *tokens(draw(1, 6))])
+        completions.append([*tokens(reasoning), MARKER, *tokens(answer), 1])
+        found = Segments(reasoning, reasoning + 1, reasoning + 1 + answer)
+        segments.append(None if row in unanswered else found)
+    logprobs = [[-1.0] * len(completion) for completion in completions]
+    return collate(prompts, completions, logprobs, segments, pad_id=PAD)

@@ -1,0 +1,182 @@
+"""Whole runs with the real engine: every method trains, runs repeat to the byte, and an interrupted run goes on."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from oar.rollout.client import EngineClient
+from oar.rollout.engine import VllmEngine
+from oar.rollout.sync import transfer_folder
+from tests.system.conftest import ROOT, SMALL, run, start, wait_for
+
+pytestmark = [pytest.mark.engine, pytest.mark.system]
+
+
+def lines(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of all processes that name `folder`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or [])
+        if str(folder) in command and process.pid != os.getpid():
+            found.append(command)
+    return found
+
+
+@pytest.mark.parametrize("method", ["grpo", "oar_g", "oar_p"])
+def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    code, output = run(
+        "train", *SMALL, f"method={method}", "learner.steps=3", f"output_dir={folder}", f"rollout.url={base_engine.url}"
+    )
+    assert code == 0, output
+    assert "4 prompts x 8 = 32 completions" in output
+    assert EngineClient(base_engine.url, 10).weight_version() == 3
+
+    metrics = lines(folder / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [0, 1, 2, 3]
+    for line in metrics[1:]:
+        assert line["train/sampler_logprob_diff_mean"] < 1e-5
+        assert 0 < line["train/grad_norm"] < 100
+        assert 0 < line["train/reward_mean"] < 1
+        assert (line["weights/ess_ratio"] == 1) == (method == "grpo")
+    assert "eval/mean/avg@1" in metrics[2]
+    assert set(lines(folder / "timings.jsonl")[0]) >= {"generation", "grading", "importance", "update", "sync", "total"}
+
+    for sample in lines(folder / "samples.jsonl"):
+        weights = sample["token_weights"]
+        assert len(weights) == len(sample["tokens"])
+        assert sum(weights) == pytest.approx(len(weights), abs=1e-3 * len(weights))  # the mass is kept
+    evaluation = pd.read_csv(folder / "evaluation.csv")
+    assert list(evaluation["benchmark"].unique()) == ["words1", "words2", "words3", "words4", "words5", "mean"]
+    assert set(zip(evaluation["metric"], evaluation["k"], strict=True)) == {("avg@k", 2), ("pass@1", 1)}
+    assert list((folder / "wandb").glob("offline-run-*")), "W&B wrote nothing"
+    assert (folder / "checkpoints" / "step_000003" / "model.safetensors").exists()
+
+
+def test_interrupted_run_goes_on_to_the_same_bytes(base_engine: VllmEngine, tmp_path: Path) -> None:
+    options = (
+        *SMALL,
+        "method=oar_g",
+        "learner.checkpoint_every=2",
+        "tracking=disabled",
+        f"rollout.url={base_engine.url}",
+    )
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    code, output = run("train", *options, "learner.steps=5", f"output_dir={whole}")
+    assert code == 0, output
+
+    process = start("train", *options, "learner.steps=5", f"output_dir={broken}")
+    wait_for(lambda: (broken / "metrics.jsonl").exists() and len(lines(broken / "metrics.jsonl")) >= 4, process)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert processes_of(broken) == []
+
+    code, output = run("train", *options, "learner.steps=5", f"output_dir={broken}")
+    assert code == 2
+    assert "already holds a run" in output
+    code, output = run("train", *options, "learner.steps=5", f"output_dir={broken}", "resume=auto")
+    assert code == 0, output
+    assert "step    1/5" not in output, "started from the beginning"
+    for name in ("metrics.jsonl", "evaluation.csv", "samples.jsonl"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_run_of_its_own_engine_leaves_nothing_when_the_engine_dies(base_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start("train", *SMALL, "learner.steps=50", "tracking=disabled", f"output_dir={folder}")
+    wait_for(lambda: (folder / "metrics.jsonl").exists() and len(lines(folder / "metrics.jsonl")) >= 2, process)
+    servers = [
+        found
+        for found in psutil.process_iter(["cmdline", "name"])
+        if "vllm.entrypoints.openai.api_server" in (found.info["cmdline"] or [])
+        and any(parent.pid == process.pid for parent in found.parents())
+    ]
+    servers[-1].send_signal(signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "error: " in output
+    assert "engine" in output
+    assert processes_of(folder) == []
+    assert not transfer_folder(folder).exists()
+
+
+def test_full_disk_while_saving(base_engine: VllmEngine, tmp_path: Path) -> None:
+    """A limit on file size stands for the disk: weights (2 MB) fit, the optimizer's state (4 MB) does not."""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "experiments.train", *SMALL, "learner.steps=2", "learner.checkpoint_every=1"]
+    command += [f"output_dir={folder}", f"rollout.url={base_engine.url}", "tracking=disabled"]
+    limit = 3_000_000
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=200,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert done.returncode == 2, done.stdout
+    assert "earlier checkpoints are untouched" in done.stdout
+    assert list((folder / "checkpoints").iterdir()) == []
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_evaluate_a_checkpoint(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
+    code, output = run(
+        "evaluate",
+        f"model.path={base_model}",
+        "model.teach=null",
+        "evaluation.final_problems=5",
+        f"rollout.url={base_engine.url}",
+        f"output_dir={tmp_path / 'evaluation'}",
+    )
+    assert code == 0, output
+    frame = pd.read_csv(tmp_path / "evaluation" / "evaluation.csv")
+    assert frame["n"].tolist() == [5, 5, 5, 5, 5, 25] * 2
+    assert ((frame["ci_low"] <= frame["value"]) & (frame["value"] <= frame["ci_high"])).all()
+    assert len(pd.read_parquet(tmp_path / "evaluation" / "samples.parquet")) == 25 * (4 + 1)
+
+
+@pytest.mark.timeout(900)
+def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> None:
+    small = ",".join(f"'{override}'" for override in (*SMALL, "tracking=disabled"))
+    options = ("seeds=1", "steps=3", "lanes=1", "methods=[grpo]", f"output_dir={tmp_path}", f"overrides=[{small}]")
+    trained = tmp_path / "cells" / "grpo-seed1" / "metrics.jsonl"
+    process = start("table1", *options)
+    wait_for(lambda: trained.exists() and len(lines(trained)) >= 2, process, timeout_s=400)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 130, output
+    assert processes_of(tmp_path) == []
+    assert not (tmp_path / "table1.csv").exists()
+
+    base = (tmp_path / "cells" / "base-seed1" / "metrics.jsonl").stat().st_mtime_ns
+    code, output = run("table1", *options, timeout_s=400)
+    assert code == 0, output
+    assert "1 of 2 cells to run" in output
+    assert (tmp_path / "cells" / "base-seed1" / "metrics.jsonl").stat().st_mtime_ns == base
+    table = pd.read_csv(tmp_path / "table1.csv")
+    assert list(table.columns) == ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
+    assert set(table["method"]) == {"base", "grpo"}
+    for name in ("table1.md", "table1.png", "curves.png", "provenance.json"):
+        assert (tmp_path / name).stat().st_size > 0
+
+    (tmp_path / "table1.csv").unlink()
+    code, output = run("table1", *options)  # all is there: no engine, only the report
+    assert code == 0, output
+    assert "cells to run" not in output
+    assert pd.read_csv(tmp_path / "table1.csv").equals(table)

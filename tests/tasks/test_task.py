@@ -1,0 +1,67 @@
+"""Verdicts, prompts and graded batches on the embedded task's tokenizer."""
+
+import pytest
+import torch
+
+from oar.errors import DataError
+from oar.learner.collect import grade_rollouts
+from oar.rollout.types import Rollout
+from oar.tasks.problem import Problem
+from oar.tasks.task import Task
+from oar.tasks.verifier import verify
+from oar.tasks.words import build_tokenizer
+
+TASK = Task(build_tokenizer(), "####")
+PROBLEM = Problem("p", "Tom has 12 apples .", "17", "words1")
+
+
+@pytest.mark.parametrize(
+    ("gold", "completion", "verdict"),
+    [
+        ("17", "so #### 17", True),
+        ("17", "so #### 17 .", False),
+        ("17", "#### 17 #### 18", False),
+        ("17", "17", False),
+        ("17", "####", False),
+        ("7", "#### 07", True),
+        ("0", "#### 00", True),
+        ("-5", "#### -5", True),
+        ("5", "#### -5", False),
+        ("1024", "#### 1,024", True),
+        ("x+1", "#### x + 1", True),
+        ("7", "#### " + "7" * 10_000, False),  # more digits than int() takes
+    ],
+)
+def test_verify(gold: str, completion: str, verdict: bool) -> None:
+    assert verify(gold, completion) is verdict
+
+
+def rollout(text: str, reason: str = "stop") -> Rollout:
+    ids = TASK.tokenizer.encode(text, add_special_tokens=False)
+    ids += [TASK.tokenizer.eos_token_id] if reason == "stop" else []
+    prompt = TASK.encode_prompt(PROBLEM)
+    return Rollout(tuple(prompt), tuple(ids), tuple(-0.5 for _ in ids), 3, reason)
+
+
+def test_graded_batch_by_hand() -> None:
+    group = [rollout("We start with 12 . #### 17"), rollout("#### 18"), rollout("We start", "length")]
+    graded = grade_rollouts([PROBLEM], [group], TASK, torch.device("cpu"))
+    assert graded.rewards.tolist() == [1.0, 0.0, 0.0]
+    assert graded.truncated_share == pytest.approx(1 / 3)
+    assert graded.texts == ["We start with 12 . #### 17", "#### 18", "We start"]
+    batch = graded.batch
+    # We start with 1 2 . | #### | 1 7 | <eos>
+    assert batch.reasoning_mask.sum(dim=1).tolist() == [6, 0, 0]
+    assert batch.marker_mask.sum(dim=1).tolist() == [1, 1, 0]
+    assert batch.answer_mask.sum(dim=1).tolist() == [2, 2, 0]
+    assert batch.completion_lengths.tolist() == [10, 4, 2]
+    assert batch.has_answer.tolist() == [True, True, False]
+    prompt = TASK.encode_prompt(PROBLEM)
+    assert batch.input_ids[0].tolist() == prompt + list(group[0].completion_ids)
+    assert batch.input_ids[1, : len(prompt) + 4].tolist() == prompt + list(group[1].completion_ids)
+
+
+def test_conclude_text_must_be_known_to_the_model() -> None:
+    assert TASK.encode_marker(None) == [TASK.tokenizer.convert_tokens_to_ids("####")]
+    with pytest.raises(DataError, match=r"probe\.conclude"):
+        TASK.encode_marker("therefore")

@@ -1,0 +1,97 @@
+"""The oracle on completions written by hand, and on demonstrations."""
+
+from random import Random
+
+import pytest
+
+from oar.tasks.problem import Problem
+from oar.tasks.words import build_tokenizer, causal_mask, demonstration, first_error, make_tiers, training_problem
+from oar.tasks.words.generator import Operation, WordProblem
+
+TOKENIZER = build_tokenizer()
+# 12 + 5 = 17, 17 - 3 = 14
+PROBLEM = WordProblem(
+    Problem("words1-train-0-0", "", "14", "words1", level=1),
+    start=12,
+    operations=(Operation(12, "+", 5, 17), Operation(17, "-", 3, 14)),
+    name="Tom",
+    thing="apples",
+    filler=0,
+)
+
+
+def encode(text: str) -> list[int]:
+    return [*TOKENIZER(text, add_special_tokens=False).input_ids, TOKENIZER.eos_token_id]
+
+
+def test_causal_tokens_are_the_start_and_the_equations_without_equals() -> None:
+    ids = encode("We start with 12 . Then 12 + 5 = 17 . So 17 - 3 . We are done . #### 14")
+    tokens = TOKENIZER.convert_ids_to_tokens(ids)
+    marked = [token for token, causal in zip(tokens, causal_mask(ids, TOKENIZER), strict=True) if causal]
+    assert " ".join(marked) == "1 2 1 2 + 5 1 7 1 7 - 3"
+
+
+# The first wrong token has ^ before it; no ^: none can be named.
+@pytest.mark.parametrize(
+    "marked",
+    [
+        # right: with the last result, and without
+        "We start with 12 . Then 12 + 5 = 17 . So 17 - 3 = 14 . That is all . #### 14",
+        "We start with 12 . Then 12 + 5 = 17 . So 17 - 3 . That is all . #### 14",
+        # the start number, misread
+        "We start with 1^3 . Then 13 + 5 = 18 . So 18 - 3 = 15 . #### 15",
+        # a result, miscomputed and carried on
+        "We start with 12 . Then 12 + 5 = 1^8 . So 18 - 3 = 15 . #### 15",
+        # a state, miscopied
+        "We start with 12 . Then 12 + 5 = 17 . So 1^6 - 3 = 13 . #### 13",
+        # the operator, the operand
+        "We start with 12 . Then 12 ^- 5 = 7 . So 7 - 3 = 4 . #### 4",
+        "We start with 12 . Then 12 + ^6 = 18 . So 18 - 3 = 15 . #### 15",
+        # an operation skipped: seen where the next one stands in its place
+        "We start with 12 . Then 12 ^- 3 = 9 . #### 9",
+        # a number that ends too early is wrong at the token after it, one too long at its extra digit
+        "We start with 1 ^. Then 12 + 5 = 17 . So 17 - 3 . #### 14",
+        "We start with 12 . Then 12 + 5 = 17^7 . So 17 - 3 . #### 14",
+        # one equation too many
+        "We start with 12 . Then 12 + 5 = 17 . So 17 - 3 = 14 . Now ^14 + 2 . #### 16",
+        # only the answer
+        "We start with 12 . Then 12 + 5 = 17 . So 17 - 3 . #### 1^5",
+        # the last marker counts, as it does for the verifier
+        "We start with 12 . #### 14 . Then 12 + ^6 = 18 . So 18 - 3 . #### 15",
+        # something missing has no token of its own
+        "We start with 12 . Then 12 + 5 = 17 . That is all . #### 17",
+        "We start with 12 . Then 12 + 5 = 17 . So 17 - 3 = 14 .",
+        "",
+    ],
+)
+def test_first_error(marked: str) -> None:
+    before, wrong, after = marked.partition("^")
+    expected = len(TOKENIZER(before, add_special_tokens=False).input_ids) if wrong else None
+    assert first_error(PROBLEM, encode(before + after), TOKENIZER) == expected
+
+
+def test_a_completion_cut_off_in_a_number_is_wrong_at_its_end_at_the_latest() -> None:
+    ids = encode("We start with 12 . Then 12 + 5 = 1")[:-1]
+    assert first_error(PROBLEM, ids, TOKENIZER) == len(ids) - 1
+
+
+def test_demonstrations_have_no_error_and_about_two_fifths_causal_tokens() -> None:
+    causal = reasoning = 0
+    for index in range(1000):
+        word_problem = training_problem(make_tiers(), 0, index)
+        ids = encode(demonstration(word_problem, Random(index)))
+        assert first_error(word_problem, ids, TOKENIZER) is None
+        causal += sum(causal_mask(ids, TOKENIZER))
+        reasoning += TOKENIZER.convert_ids_to_tokens(ids).index("####")
+    assert 0.38 < causal / reasoning < 0.48
+
+
+def test_any_changed_digit_or_operator_of_the_reasoning_is_found_exactly() -> None:
+    rng = Random(0)
+    for index in range(500):
+        word_problem = training_problem(make_tiers(), 1, index)
+        ids = encode(demonstration(word_problem, rng))
+        position = rng.choice([place for place, causal in enumerate(causal_mask(ids, TOKENIZER)) if causal])
+        pool = encode("0123456789" if ids[position] in encode("0123456789") else "+ - * /")[:-1]
+        ids[position] = rng.choice([token for token in pool if token != ids[position]])
+        assert first_error(word_problem, ids, TOKENIZER) == position

@@ -1,0 +1,39 @@
+"""Group advantages, by hand."""
+
+import pytest
+import torch
+
+from oar.advantages import group_advantages
+from oar.errors import DataError
+
+
+def test_by_hand():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    advantages = group_advantages(rewards, 4)
+    # mean 1/4, unbiased std 1/2
+    torch.testing.assert_close(advantages[:4], torch.tensor([0.75, -0.25, -0.25, -0.25]) / (0.5 + 1e-4))
+    assert torch.equal(advantages[4:], torch.zeros(4))
+
+
+def test_dr_grpo_and_leave_one_out():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    plain = group_advantages(rewards, 4, divide_by_std=False)
+    torch.testing.assert_close(plain, torch.tensor([0.75, -0.25, -0.25, -0.25]))
+    others = group_advantages(rewards, 4, divide_by_std=False, leave_one_out=True)
+    torch.testing.assert_close(others, torch.tensor([1.0, -1 / 3, -1 / 3, -1 / 3]))
+
+
+def test_equal_rewards_are_exactly_zero():
+    # three times 0.1 has a float32 mean that differs from 0.1 in the last bit
+    assert torch.equal(group_advantages(torch.full((3,), 0.1), 3), torch.zeros(3))
+
+
+def test_groups_do_not_mix():
+    a, b = torch.tensor([1.0, 0.0]), torch.tensor([5.0, 1.0])
+    both = group_advantages(torch.cat([a, b]), 2)
+    torch.testing.assert_close(both, torch.cat([group_advantages(a, 2), group_advantages(b, 2)]))
+
+
+def test_incomplete_group_is_refused():
+    with pytest.raises(DataError, match="groups of 4"):
+        group_advantages(torch.ones(6), 4)

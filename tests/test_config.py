@@ -1,0 +1,122 @@
+"""Configuration: everything composes, and what cannot work is refused in one sentence that names the key."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, validated
+from oar.errors import ConfigError
+
+CONF = Path(__file__).parents[1] / "conf"
+GROUPS = [
+    f"{folder.name}={option.stem}"
+    for folder in sorted(CONF.iterdir())
+    if folder.is_dir()
+    for option in sorted(folder.glob("*.yaml"))
+]
+
+
+def composed(*overrides, name="train"):
+    with initialize_config_dir(str(CONF), version_base=None):
+        config = compose(name, list(overrides))
+    if "output_dir" in config and "hydra" not in config:
+        OmegaConf.resolve(config)
+    return config
+
+
+@pytest.mark.parametrize("choice", GROUPS)
+def test_every_option_composes_and_can_be_built(choice):
+    cfg = validated(composed(choice), TrainConfig)
+    build("method.estimator", cfg.method.estimator)
+    build("data.source", cfg.data.source)
+    build("model.teach", cfg.model.teach)
+
+
+def test_entry_configs_are_valid():
+    validated(composed(name="evaluate"), EvaluateConfig)
+    validated(composed(name="table1"), Table1Config)
+
+
+def test_every_key_has_a_comment():
+    """Its unit and source, on its own line. `name` and `_target_` speak for themselves; Hydra's own block documents itself."""
+    missing = []
+    for file in sorted(CONF.rglob("*.yaml")):
+        text = file.read_text().split("\nhydra:")[0]
+        ablation = "\ndefaults:" in text and file.parent != CONF  # says in its first line which keys it changes
+        for number, line in enumerate(text.splitlines(), start=1):
+            key = re.match(r"^\s*([a-z_0-9]+): \S", line)
+            if key and not ablation and "#" not in line and key[1] not in ("name", "_target_", "profile"):
+                missing.append(f"{file.relative_to(CONF)}:{number}: {line}")
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("gating.tau=1.5", "gating.tau must be between 0 and 1, but is 1.5"),
+        ("gating.floor=0", "gating.floor"),
+        ("gating.threshold=median", "quantile, absolute"),
+        ("learner.batch_size=100", r"multiple of learner.num_generations \(8\), but is 100"),
+        ("learner.updates_per_rollout=3", r"divisor of the number of groups \(16\)"),
+        ("learner.aggregation=sum", "sequence_mean, token_mean, constant"),
+        ("learner.lr=fast", "learner.lr"),
+        ("learner.adam_beta1=1.5", "learner.adam_beta1"),
+        ("model.dtype=bfloat16", "model.dtype"),
+        ("benchmark.sets=[]", "benchmark.sets"),
+        ("rollout.max_num_seqs=0", "rollout.max_num_seqs"),
+        ("rollout.max_new_tokens=256", "rollout.max_model_len"),
+        ("probe.name=best", "warmup, lt_logits, as_mean, as_joint"),
+        ("tracking.mode=loud", "offline, online, disabled"),
+        ("+learner.extra=1", "extra"),
+        ("resume=maybe", "never, auto"),
+    ],
+)
+def test_bad_values_are_refused(override, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        validated(composed(override), TrainConfig)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_an_estimator_with_a_wrong_key_is_refused():
+    cfg = validated(composed("method=oar_g", "+method.estimator.sigma=1"), TrainConfig)
+    with pytest.raises(ConfigError, match=r"method\.estimator.*sigma"):
+        build("method.estimator", cfg.method.estimator)
+
+
+def test_targets_refuse_what_cannot_work():
+    for overrides, said in (
+        (["method=oar_g", "method.estimator.noise_std=0"], "noise_std must be above 0"),
+        (["data.source.tiers=[]"], "at least one tier"),
+        (["data.source.tiers=[words9]"], "words9"),
+    ):
+        cfg = validated(composed(*overrides), TrainConfig)
+        with pytest.raises(ConfigError, match=said):
+            build("it", cfg.method.estimator) if "method=oar_g" in overrides else build("it", cfg.data.source)
+
+
+def test_measure_follows_what_is_evaluated():
+    def measure(*overrides):
+        return validated(composed(*overrides), TrainConfig).measure()
+
+    assert measure("learner.lr=1e-5", "seed=9") == measure()
+    assert measure("evaluation.k=8") != measure()
+    assert measure("benchmark.sets=[words1]") != measure()
+
+
+def test_identity_follows_what_a_run_computes_and_nothing_else():
+    def identity(*overrides):
+        return validated(composed(*overrides), TrainConfig).identity()
+
+    same = (
+        "output_dir=elsewhere",
+        "learner.steps=7",
+        "rollout.url=http://127.0.0.1:1",
+        "tracking=disabled",
+        "resume=auto",
+    )
+    assert {identity(override) for override in same} == {identity()}
+    for override in ("seed=2", "gating.tau=0.5", "method=oar_g", "learner.lr=1e-5", "model.teach.seed=3"):
+        assert identity(override) != identity()

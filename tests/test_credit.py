@@ -1,0 +1,55 @@
+"""The composition estimator -> gate -> token advantages."""
+
+from functools import partial
+
+import torch
+
+from oar.credit import assign_credit
+from oar.gating import bilevel_weights
+from oar.importance import CreditInputs, PerturbationImportance, UniformImportance
+from oar.probes import AnswerMeanProbe
+from tests.models import random_batch, tiny_model
+
+GATE = partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
+OAR_P = PerturbationImportance(max_tokens_per_forward=512)
+
+
+def inputs(batch):
+    entropy = torch.zeros(batch.completion_mask.shape)
+    return CreditInputs(tiny_model(), batch, AnswerMeanProbe(), entropy, torch.Generator().manual_seed(0))
+
+
+def test_uniform_importance_is_grpo_to_the_bit():
+    batch, advantages = random_batch(0), torch.tensor([0.3, -0.7, 1.1, -0.1])
+    credit = assign_credit(inputs(batch), advantages, UniformImportance(), GATE)
+    assert torch.equal(credit.token_advantages, advantages[:, None].expand_as(credit.token_advantages))
+
+
+def test_mass_is_kept_and_only_reasoning_is_reweighted():
+    batch, advantages = random_batch(1), torch.tensor([0.3, -0.7, 1.1, -0.1])
+    credit = assign_credit(inputs(batch), advantages, OAR_P, GATE)
+    reasoning = (credit.token_weights * batch.reasoning_mask).sum(dim=1)
+    torch.testing.assert_close(reasoning, batch.reasoning_mask.sum(dim=1).float())
+    assert (credit.token_weights[~batch.reasoning_mask] == 1).all()
+    assert (credit.token_weights[batch.reasoning_mask] != 1).any()
+    assert torch.equal(credit.token_advantages.sign(), advantages[:, None].sign().expand_as(credit.token_weights))
+
+
+def test_fallback_and_zero_advantage_keep_weight_one():
+    batch, advantages = random_batch(5, unanswered=(1,)), torch.tensor([0.3, -0.7, 0.0, -0.1])
+    credit = assign_credit(inputs(batch), advantages, OAR_P, GATE)
+    assert (credit.token_weights[1] == 1).all()
+    assert (credit.token_weights[2] == 1).all()
+    assert (credit.token_weights[0][batch.reasoning_mask[0]] != 1).any()
+    assert credit.metrics["probe/fallback_share"] == 0.25
+    # a completion's weights depend on no other completion
+    alone = assign_credit(inputs(batch.rows(torch.tensor([0]))), advantages[:1], OAR_P, GATE)
+    torch.testing.assert_close(alone.token_weights[0], credit.token_weights[0], atol=1e-4, rtol=1e-4)
+
+
+def test_nothing_to_score():
+    batch = random_batch(3, unanswered=(0, 1, 2, 3))
+    credit = assign_credit(inputs(batch), torch.ones(4), OAR_P, GATE)
+    assert torch.equal(credit.token_weights, torch.ones_like(credit.token_weights))
+    assert credit.metrics["weights/ess_ratio"] == 1.0
+    assert credit.metrics["probe/fallback_share"] == 1.0

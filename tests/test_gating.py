@@ -1,0 +1,122 @@
+"""Bi-level gating: hand-computed numbers, an independent naive version, and what must always hold."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oar.errors import DataError
+from oar.gating import bilevel_weights, weight_metrics
+
+PAPER = {"tau": 0.4, "beta": 2.0, "floor": 0.1, "threshold": "quantile"}
+
+
+def naive_weights(importance, *, tau, beta, floor, threshold, suppress=True, boost=True):
+    """docs/METHOD.md §5 for the reasoning tokens of one completion, a token at a time in numpy."""
+    s = np.log1p(np.asarray(importance, dtype=np.float64))
+    if len(s) == 0 or s.max() == s.min():
+        return np.ones(len(s))
+    s = (s - s.min()) / (s.max() - s.min())
+    level = np.quantile(s, tau) if threshold == "quantile" else tau
+    w = np.ones(len(s))
+    for t, value in enumerate(s):
+        if value < level:
+            w[t] = max(value / level, floor) if suppress else 1
+        elif boost and level < 1:
+            w[t] = 1 + beta * (value - level) / (1 - level)
+    return w * len(w) / w.sum()
+
+
+def test_hand_computed():
+    # importance e^s - 1 with s = 0, .25, .5, .75, 1: the 0.4-quantile of s is 0.4 exactly.
+    importance = torch.expm1(torch.tensor([[0.0, 0.25, 0.5, 0.75, 1.0, 0.0]]))
+    mask = torch.tensor([[True] * 5 + [False]])
+    weights = bilevel_weights(importance, mask, **PAPER)
+    raw = torch.tensor([0.1, 0.25 / 0.4, 1 + 2 * 0.1 / 0.6, 1 + 2 * 0.35 / 0.6, 3.0])
+    torch.testing.assert_close(weights[0, :5], raw * 5 / raw.sum())
+    assert weights[0, 5] == 1
+
+
+def test_variants_keep_one_side_at_one_before_rescaling():
+    importance, mask = torch.expm1(torch.tensor([[0.0, 0.25, 0.5, 0.75, 1.0]])), torch.ones(1, 5, dtype=torch.bool)
+    boost_only = bilevel_weights(importance, mask, **PAPER, suppress=False)[0]
+    suppress_only = bilevel_weights(importance, mask, **PAPER, boost=False)[0]
+    neither = bilevel_weights(importance, mask, **PAPER, suppress=False, boost=False)[0]
+    assert boost_only[0] == boost_only[1] < boost_only[2]
+    assert suppress_only[2] == suppress_only[4] > suppress_only[1] > suppress_only[0]
+    assert torch.equal(neither, torch.ones(5))
+
+
+importances = st.lists(
+    st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1e3)), min_size=0, max_size=12), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    importances,
+    st.floats(0, 1),
+    st.floats(0, 8),
+    st.floats(0.01, 1),
+    st.sampled_from(["quantile", "absolute"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_equals_naive_and_keeps_the_mass(rows, tau, beta, floor, threshold, suppress, boost):
+    width = max(1, *(len(row) for row in rows))
+    importance, mask = torch.full((len(rows), width), 7.0), torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        importance[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = True
+    options = {"tau": tau, "beta": beta, "floor": floor, "threshold": threshold, "suppress": suppress, "boost": boost}
+    weights = bilevel_weights(importance, mask, **options)
+    assert torch.isfinite(weights).all()
+    assert (weights > 0).all()  # the sign of an advantage is kept
+    assert (weights[~mask] == 1).all()
+    for i, row in enumerate(rows):
+        assert float(weights[i][mask[i]].sum()) == pytest.approx(len(row), rel=1e-5)
+        scores = np.log1p(np.asarray(row, dtype=np.float32))
+        gaps = np.diff(np.unique(scores))
+        if len(gaps) and gaps.min() > 1e-3 * (scores.max() - scores.min()):
+            # float32 may put a token on the other side of the threshold only where it lies right on it
+            naive = naive_weights(np.asarray(row, dtype=np.float32), **options)
+            s = (scores - scores.min()) / (scores.max() - scores.min())
+            level = np.quantile(s, tau) if threshold == "quantile" else tau
+            if np.abs(s - level).min() > 1e-5 and 1e-3 < level < 1 - 1e-3:
+                np.testing.assert_allclose(weights[i][mask[i]].numpy(), naive, rtol=2e-3)
+
+
+def test_uniform_importance_is_one_to_the_bit():
+    mask = torch.rand(8, 20, generator=torch.Generator().manual_seed(0)) > 0.3
+    for value in (0.0, 1.0, 0.3, 1e-7):
+        weights = bilevel_weights(torch.full((8, 20), value), mask, **PAPER)
+        assert torch.equal(weights, torch.ones(8, 20))
+
+
+def test_what_lies_outside_the_mask_does_not_matter():
+    mask = torch.tensor([[True, True, True, False, False]])
+    one = torch.tensor([[0.1, 0.5, 2.0, 0.0, 0.0]])
+    other = torch.tensor([[0.1, 0.5, 2.0, 99.0, float("nan")]])
+    assert torch.equal(bilevel_weights(one, mask, **PAPER), bilevel_weights(other, mask, **PAPER))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
+def test_bad_importance_names_the_row(bad):
+    importance = torch.ones(3, 4)
+    importance[1, 2] = bad
+    with pytest.raises(DataError, match="row 1"):
+        bilevel_weights(importance, torch.ones(3, 4, dtype=torch.bool), **PAPER)
+
+
+def test_weight_metrics_by_hand():
+    weights = torch.tensor([[0.5, 1.5, 1.0, 9.0], [1.0, 1.0, 1.0, 1.0]])
+    mask = torch.tensor([[True, True, False, False], [False] * 4])
+    metrics = weight_metrics(weights, mask)
+    assert metrics == {
+        "ess_ratio": pytest.approx(4 / (2 * 2.5)),
+        "suppressed_share": 0.5,
+        "boosted_share": 0.5,
+        "max": 1.5,
+    }
+    assert weight_metrics(weights[:0], mask[:0])["ess_ratio"] == 1.0

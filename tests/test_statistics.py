@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+
+from oar.errors import DataError
+from oar.statistics import (
+    bootstrap_interval,
+    macro_bootstrap_interval,
+    mean_and_standard_error,
+)
+
+
+def test_standard_error_by_hand() -> None:
+    mean, error = mean_and_standard_error([50.0, 52.0, 57.0])  # deviations -3, -1, 4: variance 26 / 2
+    assert mean == pytest.approx(53.0)
+    assert error == pytest.approx((13.0 / 3) ** 0.5)
+    assert mean_and_standard_error([50.0]) == (50.0, None)
+
+
+def test_bootstrap_covers_the_true_mean_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for trial in range(400):
+        low, high = bootstrap_interval(rng.binomial(1, 0.4, size=200), seed=trial, confidence=0.9, resamples=500)
+        hits += low <= 0.4 <= high
+    assert 0.86 <= hits / 400 <= 0.94  # 0.90 +- 2.7 standard errors
+
+
+def test_problems_are_the_unit_of_uncertainty() -> None:
+    per_problem = np.repeat([0.0, 1.0], 50)
+    low, high = bootstrap_interval(per_problem, seed=1)
+    assert (high - low) / 2 == pytest.approx(1.96 * 0.05, rel=0.1)  # 0.5 / sqrt(100)
+    assert bootstrap_interval(per_problem, seed=1) == (low, high)
+    assert bootstrap_interval(np.ones(30), seed=1) == (1.0, 1.0)
+
+
+def test_the_mean_over_benchmarks_weighs_them_equally() -> None:
+    large, small = np.full(500, 20.0), np.full(30, 80.0)
+    assert macro_bootstrap_interval([large, small], seed=0) == (50.0, 50.0)
+    # Only the small one is uncertain: half its standard error, 50 / sqrt(30), survives in the mean of two.
+    low, high = macro_bootstrap_interval([large, np.repeat([0.0, 100.0], 15)], seed=0)
+    assert (high - low) / 2 == pytest.approx(1.96 * 50 / 30**0.5 / 2, rel=0.15)
+
+
+@pytest.mark.parametrize("scores", [[], [1.0, float("nan")], [[1.0], [0.0]]])
+def test_scores_that_are_none_or_not_numbers_are_refused(scores: list[float]) -> None:
+    with pytest.raises(DataError, match="non-empty list of finite numbers"):
+        bootstrap_interval(scores, seed=0)
