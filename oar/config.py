@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from oar.errors import ConfigError
+from oar.importance.replacements import KINDS
 from oar.provenance import config_hash
 
 Settings = TypeVar("Settings")
@@ -33,6 +34,11 @@ class MethodConfig:
 
     name: str
     estimator: Any
+    times_surprisal: bool
+    reward: str
+
+    def __post_init__(self) -> None:
+        _one_of("method.reward", self.reward, ("answer", "random"))
 
 
 @dataclass
@@ -51,7 +57,7 @@ class GatingConfig:
         _require(0 <= self.tau <= 1, "gating.tau", "between 0 and 1", self.tau)
         _require(self.beta >= 0, "gating.beta", "0 or more", self.beta)
         _require(0 < self.floor <= 1, "gating.floor", "above 0 and at most 1", self.floor)
-        _one_of("gating.threshold", self.threshold, ("quantile", "absolute"))
+        _one_of("gating.threshold", self.threshold, ("quantile", "absolute", "released_drift"))
 
 
 @dataclass
@@ -65,6 +71,16 @@ class ProbeConfig:
     def __post_init__(self) -> None:
         _one_of("probe.name", self.name, ("warmup", "lt_logits", "as_mean", "as_joint"))
         _require(self.warmup_steps >= 0, "probe.warmup_steps", "0 or more", self.warmup_steps)
+
+
+@dataclass
+class CounterfactualConfig:
+    """What OAR-P puts in a token's place (docs/METHOD.md §7.5)."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _one_of("counterfactual.name", self.name, KINDS)
 
 
 @dataclass
@@ -256,6 +272,7 @@ class TrainConfig:
     method: MethodConfig
     gating: GatingConfig
     probe: ProbeConfig
+    counterfactual: CounterfactualConfig
     model: ModelConfig
     data: DataConfig
     benchmark: BenchmarkConfig

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from oar.errors import DataError
 
+THRESHOLDS = ("quantile", "absolute", "released_drift")
+
 
 def bilevel_weights(
     importance: Tensor,
@@ -22,14 +24,17 @@ def bilevel_weights(
     importance (B, T) >= 0, reasoning_mask (B, T). s = log1p(importance), min-max to [0, 1] per row. Below the threshold
     tau' a token is suppressed to max(s / tau', floor), at or above it boosted to 1 + beta (s - tau') / (1 - tau'); then
     the row is rescaled so that its weights sum to the number of its reasoning tokens. `threshold` "quantile" puts tau'
-    at the row's tau-quantile of s, "absolute" at tau itself. Without `suppress` (`boost`) the weight below (at or
-    above) tau' is 1. A row whose importance is all equal keeps weight 1 exactly, so uniform importance is GRPO to the bit.
+    at the row's tau-quantile of s, "absolute" at tau itself; "released_drift" is the loop of the authors' code, which
+    overwrites its threshold (docs/METHOD.md §10): only the first row's tau' is its tau-quantile, every later one is
+    the quantile at the *value* of the row before, so rows depend on their order. Without `suppress` (`boost`) the
+    weight below (at or above) tau' is 1. A row whose importance is all equal keeps weight 1 exactly, so uniform
+    importance is GRPO to the bit.
 
     Raises DataError naming the row for importance that is negative, NaN or infinite, and for any other `threshold`.
     """
-    if threshold not in ("quantile", "absolute"):
-        raise DataError(f"threshold must be quantile or absolute, but is {threshold!r}.")
-    mask = reasoning_mask.bool()
+    if threshold not in THRESHOLDS:
+        raise DataError(f"threshold must be one of {', '.join(THRESHOLDS)}, but is {threshold!r}.")
+    mask, importance = reasoning_mask.bool(), importance.float()
     bad = (mask & ~(torch.isfinite(importance) & (importance >= 0))).any(dim=1)
     if bad.any():
         row = int(bad.nonzero()[0])
@@ -38,13 +43,18 @@ def bilevel_weights(
         )
     if mask.shape[1] == 0:
         return torch.ones_like(importance)
-    scores = importance.float().log1p()
+    scores = importance.log1p()
     low = scores.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
     high = scores.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
     varied = high > low  # False as well for a row without reasoning tokens (inf > -inf reversed)
     scores = torch.where(varied & mask, (scores - low) / (high - low).where(varied, torch.ones_like(low)), 0.0)
 
-    level = _row_quantile(scores, mask, tau) if threshold == "quantile" else torch.full_like(low, tau)
+    if threshold == "quantile":
+        level = _row_quantile(scores, mask, tau)
+    elif threshold == "absolute":
+        level = torch.full_like(low, tau)
+    else:
+        level = _drifting_quantile(scores, mask, tau)
     below = scores < level
     # Where tau' is 1 only the maximum is at it, with excess 0; where it is 0 nothing is below.
     suppressed = (scores / level.clamp(min=torch.finfo(scores.dtype).tiny)).clamp(min=floor)
@@ -80,6 +90,20 @@ def weight_metrics(token_weights: Tensor, reasoning_mask: Tensor) -> dict[str, f
         "boosted_share": float((chosen > 1).float().mean()),
         "max": float(chosen.max()),
     }
+
+
+def _drifting_quantile(scores: Tensor, mask: Tensor, tau: float) -> Tensor:
+    """Each row's quantile of `scores` (B, T) at the level that the row before had as its threshold, (B, 1).
+
+    Two kinds of rows have weight 1 whatever the threshold is, and leave one behind as the released loop does. All
+    importance equal: the scores are 0 there, so is the quantile, and so is every later one (the least score of a row),
+    that is boost only from there on. No reasoning tokens: the loop cannot take such a row, so it is passed over.
+    """
+    levels = torch.zeros(len(scores), 1, dtype=scores.dtype, device=scores.device)
+    for row in mask.any(dim=1).nonzero()[:, 0].tolist():
+        levels[row] = _row_quantile(scores[row : row + 1], mask[row : row + 1], tau)
+        tau = float(levels[row])
+    return levels
 
 
 def _row_quantile(values: Tensor, mask: Tensor, q: float) -> Tensor:

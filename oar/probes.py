@@ -58,6 +58,10 @@ class Probe(Protocol):
         """How far each row's outcome has moved, (R,), in nats."""
         ...
 
+    def log_likelihood(self, outcome: Tensor) -> Tensor:
+        """The log-likelihood of what each row's outcome says, (R,), in nats."""
+        ...
+
 
 class _Distribution:
     """Outcomes that are distributions over the vocabulary."""
@@ -65,6 +69,10 @@ class _Distribution:
     def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
         """KL(clean || changed)."""
         return (clean.exp() * (clean - changed)).sum(dim=-1)
+
+    def log_likelihood(self, outcome: Tensor) -> Tensor:
+        """Of the distribution's most likely token."""
+        return outcome.amax(dim=-1)
 
 
 class LastTokenProbe(_Distribution):
@@ -141,6 +149,10 @@ class AnswerJointProbe(_AnswerSpan):
     def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
         """The drop of the log-likelihood: negative where the change made the answer likelier."""
         return clean - changed
+
+    def log_likelihood(self, outcome: Tensor) -> Tensor:
+        """The outcome itself."""
+        return outcome
 
 
 def make_probe(name: str, conclude_ids: Sequence[int], *, step: int, warmup_steps: int) -> Probe:

@@ -1,38 +1,81 @@
 """What the learner's model says about given tokens: logits only where they are read, never of prompt positions."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from oar.batch import CompletionBatch
 
 
-def read_logits(model: PreTrainedModel, read_positions: Tensor, **inputs: Any) -> Tensor:
-    """Logits (R, K, V), float32, at `read_positions` (R, K) of rows given as `input_ids` (R, L) or `inputs_embeds` (R, L, H).
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One forward over rows padded at the right, kept so that a credit signal can go on from it.
 
-    The rows are padded at the right only, hence no attention mask unless a cache is given. The vocabulary projection
-    sees R x K positions.
+    hidden (R, L, H): the last hidden states; keys_values: for each layer keys and values (R, key-value heads, L, D), position
+    encoding included; embeddings (B, L, H): the graph's input, of which row r here is row `index[r]`.
     """
-    # use_cache=False makes no cache, but one that is given is read and filled.
-    hidden = model.base_model(**inputs, use_cache=False).last_hidden_state
-    row = torch.arange(hidden.shape[0], device=hidden.device)[:, None]
-    return model.get_output_embeddings()(hidden[row, read_positions]).float()
+
+    embeddings: Tensor
+    hidden: Tensor
+    keys_values: list[tuple[Tensor, Tensor]]
+    index: Tensor
+
+    def rows(self, index: Tensor) -> "Forward":
+        """Some of the rows; the graph's input stays whole, since only of the whole can a gradient be taken."""
+        cut = [(keys[index], values[index]) for keys, values in self.keys_values]
+        return Forward(self.embeddings, self.hidden[index], cut, self.index[index])
 
 
-def completion_logprobs(model: PreTrainedModel, batch: CompletionBatch, *, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probability of each completion token and the policy's entropy there: both (B, T), 0 outside the mask.
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the policy says of B completions.
 
-    Both are of the distribution that was sampled from, so logits are divided by `temperature` first.
+    logprobs (B, T) of the tokens and entropy (B, T) of the policy there, 0 outside the mask; both are of the distribution
+    that was sampled from. `forward`: what they were read off, None where it was not kept.
     """
-    hidden = model.base_model(input_ids=batch.input_ids, use_cache=False).last_hidden_state
+
+    logprobs: Tensor
+    entropy: Tensor
+    forward: Forward | None = None
+
+    def rows(self, index: Tensor) -> "Scores":
+        """The scores of some of the completions."""
+        forward = None if self.forward is None else self.forward.rows(index)
+        return Scores(self.logprobs[index], self.entropy[index], forward)
+
+    def numbers(self) -> "Scores":
+        """Logprobs and entropy alone, without graph and forward."""
+        return replace(self, logprobs=self.logprobs.detach(), forward=None)
+
+
+def run_forward(model: PreTrainedModel, embeddings: Tensor) -> Forward:
+    """Run the model over input embeddings (B, L, H); rows padded at the right need no attention mask."""
+    cache = DynamicCache(config=model.config)
+    # use_cache=False makes no cache, but the one that is given is filled.
+    hidden = model.base_model(inputs_embeds=embeddings, past_key_values=cache, use_cache=False).last_hidden_state
+    layers: Any = cache.layers
+    keys_values = [(layer.keys, layer.values) for layer in layers]
+    return Forward(embeddings, hidden, keys_values, torch.arange(len(hidden), device=hidden.device))
+
+
+def score_completions(model: PreTrainedModel, batch: CompletionBatch, *, temperature: float) -> Scores:
+    """Logprobs and entropy of B completions; logits are divided by `temperature` first, as the sampler does."""
+    forward = run_forward(model, model.get_input_embeddings()(batch.input_ids))
     row, token = batch.completion_mask.nonzero(as_tuple=True)
     # The hidden state one position before a token is the one that predicts it.
-    predicting = hidden[row, batch.prompt_lengths[row] + token - 1]
+    predicting = forward.hidden[row, batch.prompt_lengths[row] + token - 1]
     logits = model.get_output_embeddings()(predicting).float() / temperature
     all_logprobs = logits.log_softmax(dim=-1)
     chosen = all_logprobs.gather(1, batch.completion_ids[row, token][:, None])[:, 0]
     entropy = -(all_logprobs.detach().exp() * all_logprobs.detach()).sum(dim=-1)
-    empty = torch.zeros(batch.completion_mask.shape, device=hidden.device)
-    return empty.index_put((row, token), chosen), empty.index_put((row, token), entropy)
+    empty = torch.zeros(batch.completion_mask.shape, device=predicting.device)
+    return Scores(empty.index_put((row, token), chosen), empty.index_put((row, token), entropy), forward)
+
+
+def read_logits(model: PreTrainedModel, hidden: Tensor, read_positions: Tensor) -> Tensor:
+    """Logits (R, K, V), float32, of hidden states (R, L, H) at `read_positions` (R, K): the projection sees R x K of them."""
+    row = torch.arange(len(hidden), device=hidden.device)[:, None]
+    return model.get_output_embeddings()(hidden[row, read_positions]).float()

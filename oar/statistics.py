@@ -56,6 +56,38 @@ def macro_bootstrap_interval(
     return _percentiles(np.mean(means, axis=0), confidence)
 
 
+def resampled_sums(
+    values: ArrayLike, groups: ArrayLike, *, seed: int, resamples: int = RESAMPLES
+) -> NDArray[np.float64]:
+    """Sums over whole groups drawn with replacement, as many as there are: values (N, ...) to (resamples, ...).
+
+    For values that are not independent within a group, as completions of one problem are not: `groups` (N,) names the group
+    of each. Any ratio of such sums is a bootstrap draw of that ratio. Raises DataError where there is nothing to draw.
+    """
+    array, (names, members) = np.asarray(values, dtype=np.float64), np.unique(groups, return_inverse=True)
+    if not len(array) or len(array) != len(members) or not np.isfinite(array).all():
+        raise DataError(f"Every value needs a group and must be finite, got {array.shape} in {len(members)} groups.")
+    totals = np.zeros((len(names), *array.shape[1:]))
+    np.add.at(totals, members, array)
+    rng = np.random.default_rng(seed)
+    times_drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
+    return np.asarray(np.tensordot(times_drawn, totals, axes=1), dtype=np.float64)
+
+
+def grouped_interval(
+    values: ArrayLike,
+    groups: ArrayLike,
+    *,
+    seed: int,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of `values` (N,), resampling whole `groups` (N,) of any sizes."""
+    scores = _scores(values, "values")
+    sums = resampled_sums(np.stack([scores, np.ones_like(scores)], axis=1), groups, seed=seed, resamples=resamples)
+    return _percentiles(sums[:, 0] / sums[:, 1], confidence)
+
+
 def mean_and_standard_error(values: ArrayLike) -> tuple[float, float | None]:
     """Mean over seeds and its standard error s / sqrt(n), s with n - 1; None for one seed, which shows no spread."""
     array = _scores(values, "values")

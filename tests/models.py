@@ -4,6 +4,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from oar.batch import CompletionBatch, collate
+from oar.importance import CreditInputs
+from oar.probes import Probe
+from oar.scoring import score_completions
 from oar.segments import Segments
 
 PAD, MARKER, VOCAB = 0, 3, 40
@@ -48,3 +51,19 @@ def random_batch(seed: int, rows: int = 4, *, longest: int = 12, unanswered: tup
         segments.append(None if row in unanswered else found)
     logprobs = [[-1.0] * len(completion) for completion in completions]
     return collate(prompts, completions, logprobs, segments, pad_id=PAD)
+
+
+def credit_inputs(
+    batch: CompletionBatch,
+    probe: Probe,
+    *,
+    model: Qwen2ForCausalLM | None = None,
+    seed: int = 0,
+    keep_graph: bool = False,
+) -> CreditInputs:
+    """What an estimator is given; with `keep_graph` the forward that scored the completions comes along, as in an update."""
+    model = model or tiny_model()
+    with torch.set_grad_enabled(keep_graph):
+        scores = score_completions(model, batch, temperature=1.0)
+    seeds = 1000 * seed + torch.arange(len(batch))
+    return CreditInputs(model, batch, probe, scores if keep_graph else scores.numbers(), seeds)

@@ -80,6 +80,23 @@ def test_bad_values_are_refused(override, said):
     assert str(caught.value).count("\n") == 0
 
 
+@pytest.mark.parametrize("method", ["shuffled", "inverted"])
+def test_controls_made_from_oar_p_wrap_oar_p_itself(method):
+    choices = ("counterfactual=resampled",)
+    oar_p = composed("method=oar_p", *choices).method.estimator
+    assert composed(f"method={method}", *choices).method.estimator.of == oar_p
+
+
+def test_methods_differ_from_grpo_in_what_they_name():
+    methods = [path.stem for path in (CONF / "method").glob("*.yaml")]
+    composed_methods = {name: composed(f"method={name}").method for name in methods}
+    assert {name for name, method in composed_methods.items() if method.reward == "random"} == {"random_reward"}
+    assert not any(method.times_surprisal for method in composed_methods.values())
+    assert all(method.name == name for name, method in composed_methods.items())
+    uniform = {name for name, method in composed_methods.items() if "Uniform" in method.estimator._target_}
+    assert uniform == {"grpo", "random_reward"}
+
+
 def test_an_estimator_with_a_wrong_key_is_refused():
     cfg = validated(composed("method=oar_g", "+method.estimator.sigma=1"), TrainConfig)
     with pytest.raises(ConfigError, match=r"method\.estimator.*sigma"):

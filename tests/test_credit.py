@@ -2,21 +2,22 @@
 
 from functools import partial
 
+import pytest
 import torch
 
 from oar.credit import assign_credit
+from oar.errors import DataError
 from oar.gating import bilevel_weights
-from oar.importance import CreditInputs, PerturbationImportance, UniformImportance
+from oar.importance import PerturbationImportance, UniformImportance
 from oar.probes import AnswerMeanProbe
-from tests.models import random_batch, tiny_model
+from tests.models import credit_inputs, random_batch
 
 GATE = partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
 OAR_P = PerturbationImportance(max_tokens_per_forward=512)
 
 
 def inputs(batch):
-    entropy = torch.zeros(batch.completion_mask.shape)
-    return CreditInputs(tiny_model(), batch, AnswerMeanProbe(), entropy, torch.Generator().manual_seed(0))
+    return credit_inputs(batch, AnswerMeanProbe())
 
 
 def test_uniform_importance_is_grpo_to_the_bit():
@@ -41,7 +42,6 @@ def test_fallback_and_zero_advantage_keep_weight_one():
     assert (credit.token_weights[1] == 1).all()
     assert (credit.token_weights[2] == 1).all()
     assert (credit.token_weights[0][batch.reasoning_mask[0]] != 1).any()
-    assert credit.metrics["probe/fallback_share"] == 0.25
     # a completion's weights depend on no other completion
     alone = assign_credit(inputs(batch.rows(torch.tensor([0]))), advantages[:1], OAR_P, GATE)
     torch.testing.assert_close(alone.token_weights[0], credit.token_weights[0], atol=1e-4, rtol=1e-4)
@@ -51,5 +51,27 @@ def test_nothing_to_score():
     batch = random_batch(3, unanswered=(0, 1, 2, 3))
     credit = assign_credit(inputs(batch), torch.ones(4), OAR_P, GATE)
     assert torch.equal(credit.token_weights, torch.ones_like(credit.token_weights))
-    assert credit.metrics["weights/ess_ratio"] == 1.0
-    assert credit.metrics["probe/fallback_share"] == 1.0
+    assert torch.equal(credit.token_importance, torch.zeros_like(credit.token_weights))
+
+
+def test_times_surprisal_multiplies_the_importance_before_the_gate():
+    batch, advantages = random_batch(4), torch.tensor([0.3, -0.7, 1.1, -0.1])
+    given = inputs(batch)
+    plain = assign_credit(given, advantages, OAR_P, GATE)
+    product = assign_credit(given, advantages, OAR_P, GATE, times_surprisal=True)
+    expected = plain.token_importance * -given.scores.logprobs
+    torch.testing.assert_close(product.token_importance, expected)
+    torch.testing.assert_close(product.token_weights, GATE(expected, batch.reasoning_mask))
+    assert not torch.allclose(product.token_weights, plain.token_weights)
+
+
+def test_importance_that_is_not_a_number_names_its_row():
+    batch = random_batch(4)
+
+    def broken(given):
+        importance = torch.ones(given.batch.reasoning_mask.shape)
+        importance[2, 0] = torch.nan
+        return importance
+
+    with pytest.raises(DataError, match="row 2"):
+        assign_credit(inputs(batch), torch.ones(4), broken, GATE)

@@ -87,6 +87,85 @@ def test_equals_naive_and_keeps_the_mass(rows, tau, beta, floor, threshold, supp
                 np.testing.assert_allclose(weights[i][mask[i]].numpy(), naive, rtol=2e-3)
 
 
+def naive_drift(rows, *, tau, beta, floor):
+    """The released loop (docs/METHOD.md §10), in numpy: one threshold variable for all samples, overwritten in each.
+
+    For each row the threshold and the weights.
+    """
+    threshold, out = tau, []
+    for importance in rows:
+        s = np.log1p(np.asarray(importance, dtype=np.float64))
+        if len(s) == 0:
+            out.append((threshold, s))
+            continue
+        s = (s - s.min()) / (s.max() - s.min() if s.max() > s.min() else 1.0)
+        threshold = np.quantile(s, threshold)
+        w = np.ones(len(s))
+        low = s < threshold
+        w[low] = np.maximum(s[low] / threshold, floor)
+        w[~low] = 1 + beta * (s[~low] - threshold) / (1 - threshold if threshold < 1 else 1.0)
+        out.append((threshold, w * len(w) / w.sum()))
+    return out
+
+
+DRIFT = {"beta": 2.0, "floor": 0.1, "threshold": "released_drift"}
+
+
+def test_released_drift_by_hand():
+    """s = 0, .25, .5, .75, 1 in each row, so that a quantile is its own level, but the second row is skewed."""
+    even, skewed = [0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.1, 0.2, 1.0]
+    importance, mask = torch.expm1(torch.tensor([even, skewed, even])), torch.ones(3, 5, dtype=torch.bool)
+    weights = bilevel_weights(importance, mask, tau=0.5, **DRIFT)
+    raw = torch.tensor(
+        [
+            [0.1, 0.5, 1.0, 1 + 2 * 0.25 / 0.5, 3.0],  # level 0.5, tau' 0.5
+            [0.1, 0.1, 1.0, 1 + 2 * 0.1 / 0.9, 3.0],  # level 0.5, tau' 0.1
+            [0.1, 1 + 2 * 0.15 / 0.9, 1 + 2 * 0.4 / 0.9, 1 + 2 * 0.65 / 0.9, 3.0],  # level 0.1, tau' 0.1
+        ]
+    )
+    torch.testing.assert_close(weights, raw * 5 / raw.sum(dim=1, keepdim=True))
+    # the first row is what the paper's gate gives it, the third is not
+    fixed = bilevel_weights(importance, mask, tau=0.5, beta=2.0, floor=0.1, threshold="quantile")
+    assert torch.equal(weights[:2], fixed[:2])
+    assert not torch.allclose(weights[2], fixed[2])
+
+
+def test_released_drift_and_rows_of_weight_one():
+    even = torch.expm1(torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]))
+    alone = bilevel_weights(even[None], torch.ones(1, 5, dtype=torch.bool), tau=0.5, **DRIFT)[0]
+    # without reasoning tokens: passed over, whatever stands there
+    mask = torch.tensor([[False] * 5, [True] * 5])
+    weights = bilevel_weights(torch.stack([torch.full((5,), 9.0), even]), mask, tau=0.5, **DRIFT)
+    assert torch.equal(weights, torch.stack([torch.ones(5), alone]))
+    # all equal: threshold 0 there and ever after, so nothing is suppressed
+    weights = bilevel_weights(torch.stack([torch.full((5,), 9.0), even, even]), mask[[1, 1, 1]], tau=0.5, **DRIFT)
+    boosted = 1 + 2 * torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+    torch.testing.assert_close(weights, torch.stack([torch.ones(5), *[boosted * 5 / boosted.sum()] * 2]))
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.lists(st.floats(0, 10), max_size=6), min_size=1, max_size=4),
+    st.floats(0.05, 0.95),
+    st.floats(0, 8),
+    st.floats(0.01, 1),
+)
+def test_released_drift_equals_the_released_loop(rows, tau, beta, floor):
+    importance, mask = torch.full((len(rows), 6), 7.0), torch.zeros(len(rows), 6, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        importance[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = True
+    weights = bilevel_weights(importance, mask, tau=tau, beta=beta, floor=floor, threshold="released_drift")
+    for i, (threshold, expected) in enumerate(naive_drift(rows, tau=tau, beta=beta, floor=floor)):
+        found = weights[i][mask[i]].numpy()
+        assert found.sum() == pytest.approx(len(expected), rel=1e-5)
+        # At a threshold next to 0 or 1 rounding decides on which side a token is, and the later rows inherit it.
+        spread = np.ptp(np.log1p(rows[i])) if rows[i] else 1.0
+        if not 0.02 < threshold < 0.98 or 0 < spread < 1e-2:
+            break
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
+
+
 def test_uniform_importance_is_one_to_the_bit():
     mask = torch.rand(8, 20, generator=torch.Generator().manual_seed(0)) > 0.3
     for value in (0.0, 1.0, 0.3, 1e-7):

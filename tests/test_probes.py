@@ -28,7 +28,8 @@ def test_last_token_probe_reads_after_the_conclude_text():
     probe, model = LastTokenProbe([7, 8]), tiny_model()
     inputs = probe.inputs(batch())
     with torch.no_grad():
-        logits = read_logits(model, inputs.read_positions, input_ids=inputs.input_ids)
+        hidden = model.base_model(input_ids=inputs.input_ids).last_hidden_state
+        logits = read_logits(model, hidden, inputs.read_positions)
     outcome = probe.outcome(logits, inputs.read_mask, inputs.read_ids)
     for row, (prompt, reasoning, _, answer, _) in enumerate(ROWS):
         shown = [*prompt, *reasoning, 7, 8]
@@ -43,7 +44,8 @@ def test_answer_probes_read_what_predicts_the_answer(kind):
     probe, model = kind(), tiny_model()
     inputs = probe.inputs(batch())
     with torch.no_grad():
-        logits = read_logits(model, inputs.read_positions, input_ids=inputs.input_ids)
+        hidden = model.base_model(input_ids=inputs.input_ids).last_hidden_state
+        logits = read_logits(model, hidden, inputs.read_positions)
     outcome = probe.outcome(logits, inputs.read_mask, inputs.read_ids)
     for row, (prompt, reasoning, marker, answer, _) in enumerate(ROWS):
         before = [*prompt, *reasoning, *marker]

@@ -28,7 +28,7 @@ def test_make_targets_exist():
 
 
 def test_config_choices_exist():
-    for group in ("method", "gating", "probe", "tracking"):
+    for group in ("method", "gating", "probe", "counterfactual", "tracking"):
         (row,) = re.findall(rf"^\| `{group}` \| (.*) \|$", README, flags=re.MULTILINE)
         named = set(re.findall(r"`([a-z_]+)`", row)) - {"tau", "beta", "floor", "threshold"}
         assert named == {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}

@@ -2,7 +2,7 @@
 
 import torch
 
-from oar.scoring import completion_logprobs
+from oar.scoring import score_completions
 from tests.models import random_batch, tiny_model
 
 
@@ -24,17 +24,17 @@ def rowwise(model, batch, temperature):
 def test_equals_rowwise_forward():
     model, batch = tiny_model(), random_batch(0, rows=5)
     for temperature in (1.0, 0.7):
-        logprobs, entropy = completion_logprobs(model, batch, temperature=temperature)
+        scores = score_completions(model, batch, temperature=temperature)
         expected_logprobs, expected_entropy = rowwise(model, batch, temperature)
-        torch.testing.assert_close(logprobs.detach(), expected_logprobs, atol=2e-6, rtol=1e-5)
-        torch.testing.assert_close(entropy, expected_entropy, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(scores.logprobs.detach(), expected_logprobs, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(scores.entropy, expected_entropy, atol=2e-6, rtol=1e-5)
 
 
 def test_padding_does_not_matter():
     model, batch = tiny_model(), random_batch(1, rows=6)
-    together, _ = completion_logprobs(model, batch, temperature=1.0)
+    together = score_completions(model, batch, temperature=1.0).logprobs
     for row in range(6):
-        alone, _ = completion_logprobs(model, batch.rows(torch.tensor([row])), temperature=1.0)
+        alone = score_completions(model, batch.rows(torch.tensor([row])), temperature=1.0).logprobs
         torch.testing.assert_close(alone[0], together[row], atol=2e-6, rtol=1e-5)
 
 

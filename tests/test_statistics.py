@@ -4,8 +4,10 @@ import pytest
 from oar.errors import DataError
 from oar.statistics import (
     bootstrap_interval,
+    grouped_interval,
     macro_bootstrap_interval,
     mean_and_standard_error,
+    resampled_sums,
 )
 
 
@@ -39,6 +41,42 @@ def test_the_mean_over_benchmarks_weighs_them_equally() -> None:
     # Only the small one is uncertain: half its standard error, 50 / sqrt(30), survives in the mean of two.
     low, high = macro_bootstrap_interval([large, np.repeat([0.0, 100.0], 15)], seed=0)
     assert (high - low) / 2 == pytest.approx(1.96 * 50 / 30**0.5 / 2, rel=0.15)
+
+
+def test_groups_are_resampled_whole() -> None:
+    """Two groups that cancel within themselves: whole, their sum never moves; value by value it would."""
+    values, groups = [1.0, -1.0, 5.0, -5.0], ["a", "a", "b", "b"]
+    assert not resampled_sums(values, groups, seed=0).any()
+    sums = resampled_sums(np.eye(2), ["a", "b"], seed=0, resamples=1000)
+    assert set(map(tuple, sums)) == {(2.0, 0.0), (1.0, 1.0), (0.0, 2.0)}
+    assert sums.mean(axis=0) == pytest.approx([1, 1], abs=0.1)
+
+
+def test_equal_values_within_a_group_count_once() -> None:
+    """Ten copies of each score say nothing new: the interval is that of the scores."""
+    scores = np.repeat([0.0, 1.0], 50)
+    low, high = grouped_interval(np.repeat(scores, 10), np.repeat(np.arange(100), 10), seed=1)
+    assert (high - low) / 2 == pytest.approx(1.96 * 0.05, rel=0.1)
+    low, high = grouped_interval(np.repeat(scores, 10), np.arange(1000), seed=1)
+    assert (high - low) / 2 == pytest.approx(1.96 * 0.5 / 1000**0.5, rel=0.1)
+
+
+def test_grouped_intervals_cover_the_true_mean_with_groups_of_unequal_size() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for trial in range(300):
+        sizes = rng.integers(1, 6, size=80)
+        groups = np.repeat(np.arange(80), sizes)
+        values = np.repeat(rng.normal(3, 1, size=80), sizes) + rng.normal(0, 0.3, size=len(groups))
+        low, high = grouped_interval(values, groups, seed=trial, confidence=0.9, resamples=500)
+        hits += low <= 3 <= high
+    assert 0.84 <= hits / 300 <= 0.95
+
+
+def test_values_without_a_group_are_refused() -> None:
+    for values, groups in (([], []), ([1.0, 2.0], ["a"]), ([1.0, float("nan")], ["a", "b"])):
+        with pytest.raises(DataError, match="must be finite"):
+            resampled_sums(values, groups, seed=0)
 
 
 @pytest.mark.parametrize("scores", [[], [1.0, float("nan")], [[1.0], [0.0]]])

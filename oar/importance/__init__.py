@@ -1,16 +1,29 @@
 """Estimators of token importance: one file each, one Protocol (`base.py`)."""
 
 from oar.importance.base import CreditInputs, ImportanceEstimator
-from oar.importance.controls import EntropyImportance, RandomImportance, UniformImportance
-from oar.importance.gradient import GradientImportance
+from oar.importance.controls import (
+    EntropyImportance,
+    InvertedImportance,
+    MarkedImportance,
+    PositionImportance,
+    RandomImportance,
+    ShuffledImportance,
+    UniformImportance,
+)
+from oar.importance.gradient import GradientImportance, GradientNormImportance
 from oar.importance.perturbation import PerturbationImportance
 
 __all__ = [
     "CreditInputs",
     "EntropyImportance",
     "GradientImportance",
+    "GradientNormImportance",
     "ImportanceEstimator",
+    "InvertedImportance",
+    "MarkedImportance",
     "PerturbationImportance",
+    "PositionImportance",
     "RandomImportance",
+    "ShuffledImportance",
     "UniformImportance",
 ]

@@ -1,79 +1,126 @@
-"""OAR-P: how far the outcome moves when a token is masked (docs/METHOD.md §4), exactly, over a shared prefix.
+"""OAR-P: how far the outcome moves when a token is changed (docs/METHOD.md §4, §9): exact, windowed or budgeted."""
 
-Masking token t leaves keys and values before t as they were. So every completion is run once as it is, and each
-counterfactual only from its masked token on, over the clean cache: T suffixes instead of T whole rows.
-"""
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
+from oar.errors import ConfigError
 from oar.importance.base import CreditInputs, chunks
-from oar.probes import ProbeInputs
-from oar.scoring import read_logits
+from oar.importance.clean import CleanPass, clean_passes
+from oar.importance.counterfactual import CleanKeys, Recomputation, recompute
+from oar.importance.gradient import GradientNormImportance
+from oar.importance.replacements import KINDS, replacement_ids
 
 
 @dataclass(frozen=True, slots=True)
 class PerturbationImportance:
-    """I_t = divergence(P, P^(t)), clipped at 0, where y_t is replaced by the pad token and attention is untouched.
+    """I_t = divergence(P, P^(t)), clipped at 0; in P^(t) reasoning token t is changed, everything else stays.
 
-    `max_tokens_per_forward` bounds the memory: rows x (cached prefix + suffix) in one forward.
+    counterfactual: what the token is changed to: `pad` (the paper), `random_token`, `resampled` (drawn from the policy at
+    that position; the same token again moves nothing), or `knockout` (the token stays, but no later position attends to it).
+    window: None recomputes all that comes after the token, which is exact. A number w recomputes only the token, the w
+    tokens after it and everything from the marker on; the tokens between keep their clean keys and values. The cost then
+    is linear in the length of the completion instead of quadratic.
+    budget: None runs a counterfactual for every token. A number runs at most so many per completion, those with the
+    largest squared gradient norm; the others get that norm, scaled to the measured importance (0: the norm alone; at or
+    above T: every token).
+    max_tokens_per_forward bounds the memory: recomputed tokens in one forward.
     """
 
-    max_tokens_per_forward: int
+    counterfactual: str = "pad"
+    window: int | None = None
+    budget: int | None = None
+    max_tokens_per_forward: int = 2048
 
-    @torch.no_grad()
+    def __post_init__(self) -> None:
+        if self.counterfactual not in KINDS:
+            raise ConfigError(f"counterfactual must be one of {', '.join(KINDS)}, but is {self.counterfactual!r}.")
+        for name, value in (("window", self.window), ("budget", self.budget)):
+            if value is not None and value < 0:
+                raise ConfigError(f"{name} must be 0 or more, or null for no limit, but is {value}.")
+        if self.max_tokens_per_forward < 1:
+            raise ConfigError(f"max_tokens_per_forward must be 1 or more, but is {self.max_tokens_per_forward}.")
+
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in nats."""
-        importance = torch.zeros(inputs.batch.reasoning_mask.shape, device=inputs.batch.input_ids.device)
-        probe_inputs = inputs.probe.inputs(inputs.batch)
-        for completions in chunks(probe_inputs.lengths, self.max_tokens_per_forward):
-            shown = probe_inputs.rows(completions)
-            cache = DynamicCache(config=inputs.model.config)
-            logits = read_logits(inputs.model, shown.read_positions, input_ids=shown.input_ids, past_key_values=cache)
-            clean = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
-            row, token = inputs.batch.reasoning_mask[completions].nonzero(as_tuple=True)
-            masked = shown.reasoning_positions[row, token]
-            # Like suffixes go together; each row holds its prefix too, so at most a chunk of whole rows fits.
-            for some in chunks(shown.lengths[row], self.max_tokens_per_forward, order_by=shown.lengths[row] - masked):
-                changed = _masked_outcome(inputs, shown, cache, row[some], masked[some])
-                moved = inputs.probe.divergence(clean[row[some]], changed)
-                importance[completions[row[some]], token[some]] = moved.clamp(min=0)
+        if self.budget is None:
+            return self.measure(inputs, inputs.batch.reasoning_mask)
+        norms = GradientNormImportance(self.max_tokens_per_forward)(inputs)
+        candidates = largest(norms, inputs.batch.reasoning_mask, self.budget)
+        return _fill_in(self.measure(inputs, candidates), norms, candidates)
+
+    @torch.no_grad()
+    def measure(self, inputs: CreditInputs, tokens: Tensor) -> Tensor:
+        """(B, T) importance of the marked tokens (B, T) among the reasoning tokens, 0 elsewhere."""
+        importance = torch.zeros(tokens.shape, device=tokens.device)
+        embed = inputs.model.get_input_embeddings()
+        for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=False):
+            shown, keys = clean.shown, CleanKeys(clean.forward)
+            row, token = tokens[clean.completions].nonzero(as_tuple=True)
+            replaced = replacement_ids(self.counterfactual, inputs, clean, row, token)
+            for some in self._chunks(clean, inputs.batch.reasoning_mask, row, token):
+                rows = row[some.index]
+                ids = shown.input_ids[rows[:, None], some.positions.clamp(max=shown.input_ids.shape[1] - 1)]
+                ids[:, 0] = replaced[some.index]
+                unseen = some.positions[:, 0] if self.counterfactual == "knockout" else None
+                # Where a read position stands among the recomputed ones: all are, from the marker on.
+                found = (some.positions[:, None] == shown.read_positions[rows][:, :, None]) & some.valid[:, None]
+                read = found.int().argmax(dim=2)
+                job = Recomputation(rows, embed(ids), some.positions, some.valid, read, unseen)
+                logits = inputs.model.get_output_embeddings()(recompute(inputs.model, keys, job)).float()
+                changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
+                moved = inputs.probe.divergence(clean.outcome[rows], changed).clamp(min=0)
+                importance[clean.completions[rows], token[some.index]] = moved
         return importance
 
+    def _chunks(self, clean: CleanPass, reasoning_mask: Tensor, row: Tensor, token: Tensor) -> Iterator["_Chunk"]:
+        """Counterfactuals (row, token) in groups of at most `max_tokens_per_forward` recomputed tokens."""
+        shown = clean.shown
+        masked = shown.reasoning_positions[row, token]
+        lengths = shown.lengths[row]
+        tail = shown.reasoning_positions[row, 0] + reasoning_mask[clean.completions].sum(dim=1)[row]
+        # The last token before the tail predicts the marker's first token; a probe may read there.
+        tail = torch.minimum(tail, _first_read(shown.read_positions, shown.read_mask)[row])
+        until = tail if self.window is None else torch.minimum(masked + 1 + self.window, tail)
+        until = torch.maximum(until, masked + 1)
+        tail = torch.maximum(tail, until)
+        sizes = until - masked + lengths - tail
+        for index in chunks(sizes, self.max_tokens_per_forward):
+            step = torch.arange(int(sizes[index].max()), device=row.device)
+            head = (until - masked)[index, None]
+            positions = torch.where(step < head, masked[index, None] + step, tail[index, None] + step - head)
+            yield _Chunk(index, positions, step < sizes[index, None])
 
-def _masked_outcome(
-    inputs: CreditInputs, shown: ProbeInputs, cache: DynamicCache, rows: Tensor, masked: Tensor
-) -> Tensor:
-    """The outcome of completions `rows` (R,) with the token at position `masked` (R,) of each replaced by the pad token."""
-    device = rows.device
-    width, reach = int((shown.lengths[rows] - masked).max()), int(masked.max())
-    # Suffixes start at the left and are padded at the right; prefixes end at the right, so empty slots (negative positions)
-    # are at the left and the two meet without a gap.
-    query = masked[:, None] + torch.arange(width, device=device)
-    prefix = masked[:, None] - reach + torch.arange(reach, device=device)
-    ids = shown.input_ids[rows[:, None], query.clamp(max=shown.input_ids.shape[1] - 1)]
-    ids[:, 0] = inputs.batch.pad_id
-    layers: Any = cache.layers
-    gathered = DynamicCache(
-        [
-            tuple(
-                states.transpose(1, 2)[rows[:, None], prefix.clamp(min=0)].transpose(1, 2)
-                for states in (layer.keys, layer.values)
-            )
-            for layer in layers
-        ]
-    )
-    key = torch.cat([prefix, query], dim=1)
-    logits = read_logits(
-        inputs.model,
-        (shown.read_positions[rows] - masked[:, None]).clamp(min=0),
-        input_ids=ids,
-        past_key_values=gathered,
-        position_ids=query,
-        attention_mask=((key >= 0)[:, None] & (key[:, None] <= query[:, :, None]))[:, None],
-    )
-    return inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """index (N,) of counterfactuals; positions and valid (N, W): what each of them recomputes."""
+
+    index: Tensor
+    positions: Tensor
+    valid: Tensor
+
+
+def largest(signal: Tensor, mask: Tensor, count: int) -> Tensor:
+    """(B, T) marks of the `count` largest entries of each row of `signal` (B, T) under `mask`, all of them if fewer."""
+    ranks = signal.masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    return (ranks < count) & mask
+
+
+def _fill_in(measured: Tensor, norms: Tensor, candidates: Tensor) -> Tensor:
+    """Measured importance (B, T) of the candidates; elsewhere the norms (B, T) times their typical ratio to the measured.
+
+    The typical ratio is the geometric mean over the candidates: importance spans orders of magnitude within a completion,
+    and a ratio of sums, which the largest token decides, lifts or sinks all the others past the measured ones.
+    """
+    smallest = torch.finfo(norms.dtype).tiny
+    ratios = (measured.clamp(min=smallest).log() - norms.clamp(min=smallest).log()) * candidates
+    typical = (ratios.sum(dim=1, keepdim=True) / candidates.sum(dim=1, keepdim=True).clamp(min=1)).exp()
+    return torch.where(candidates, measured, norms * typical)
+
+
+def _first_read(read_positions: Tensor, read_mask: Tensor) -> Tensor:
+    """(R,) the first position that is read."""
+    return read_positions.masked_fill(~read_mask, torch.iinfo(read_positions.dtype).max).amin(dim=1)

@@ -1,6 +1,6 @@
 """From a step's problems to a graded batch of completions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,19 +14,26 @@ from oar.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class GradedBatch:
-    """B completions, group by group: tensors, texts for people, rewards (B,)."""
+    """B completions, group by group: tensors, texts for people, rewards (B,).
+
+    marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
+    """
 
     batch: CompletionBatch
     problems: list[Problem]
     texts: list[str]
     rewards: Tensor
+    marks: Mapping[str, Tensor]
     truncated_share: float
 
 
 def grade_rollouts(
     problems: Sequence[Problem], groups: Sequence[Sequence[Rollout]], task: Task, device: torch.device
 ) -> GradedBatch:
-    """Verify each completion's answer, find its segments and collate all. `groups` holds one list per problem."""
+    """Verify each completion's answer, find its segments and its ground truth, and collate all.
+
+    `groups` holds one list per problem.
+    """
     rollouts = [rollout for group in groups for rollout in group]
     owners = [problem for problem, group in zip(problems, groups, strict=True) for _ in group]
     texts = [task.decode(rollout.completion_ids) for rollout in rollouts]
@@ -39,5 +46,24 @@ def grade_rollouts(
         pad_id=task.pad_id,
         device=device,
     )
+    marks = [task.marks(problem, rollout.completion_ids) for problem, rollout in zip(owners, rollouts, strict=True)]
     truncated = sum(rollout.finish_reason == "length" for rollout in rollouts) / len(rollouts)
-    return GradedBatch(batch, owners, texts, torch.tensor(verdicts, dtype=torch.float32, device=device), truncated)
+    return GradedBatch(
+        batch=batch,
+        problems=owners,
+        texts=texts,
+        rewards=torch.tensor(verdicts, dtype=torch.float32, device=device),
+        marks=_collated_marks(marks, batch.completion_mask),
+        truncated_share=truncated,
+    )
+
+
+def _collated_marks(marks: Sequence[Mapping[str, Sequence[bool]]], completion_mask: Tensor) -> dict[str, Tensor]:
+    """Marks as tensors like `completion_mask`. A name that only some completions have is left out: no mark is not False."""
+    collated = {}
+    for name in sorted(set.intersection(*(set(known) for known in marks))):
+        collated[name] = torch.zeros_like(completion_mask)
+        collated[name][completion_mask] = torch.tensor(
+            [marked for known in marks for marked in known[name]], device=completion_mask.device
+        )
+    return collated

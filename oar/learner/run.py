@@ -20,6 +20,7 @@ from oar.provenance import ROOT, collect_provenance, git_state
 from oar.rollout.client import EngineClient
 from oar.rollout.sync import CheckpointSync
 from oar.rollout.types import Sampling
+from oar.scoring import score_completions
 from oar.seeding import derive_seed
 from oar.tasks.sources import load_benchmark
 from oar.tasks.task import Task
@@ -93,9 +94,10 @@ def verify_sync(learner: Learner) -> None:
     learner.sync.push(learner.model, learner.step)
     problems = learner.source.problems(0, 0, 1)
     graded = grade_rollouts(problems, learner.generate(problems), learner.task, learner.model.device)
-    logprobs, _ = learner.score(learner.model, graded)
+    with torch.no_grad():
+        scores = score_completions(learner.model, graded.batch, temperature=learner.cfg.rollout.temperature)
     bound = learner.cfg.sync.max_logprob_diff
-    parity_metrics(graded.batch.sampler_logprobs, logprobs, graded.batch.completion_mask, bound=bound)
+    parity_metrics(graded.batch.sampler_logprobs, scores.logprobs, graded.batch.completion_mask, bound=bound)
 
 
 def curve_point(learner: Learner) -> EvaluationResult:

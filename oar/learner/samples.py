@@ -6,7 +6,7 @@ from oar.tasks.task import Task
 
 def sample_rows(task: Task, report: StepReport, count: int) -> list[dict[str, object]]:
     """The first `count` completions of a step that have an advantage (any, where none has): one row each."""
-    graded, credit = report.graded, report.credit
+    graded, credit = report.graded, report.data
     has_advantage = (credit.token_advantages * graded.batch.completion_mask).abs().sum(dim=1) > 0
     order = (~has_advantage).int().argsort(stable=True).tolist()
     rows: list[dict[str, object]] = []

@@ -1,11 +1,11 @@
 """One training step, top to bottom: generate -> grade -> advantages -> importance -> gate -> loss -> step -> sync.
 
-Left out of GRPO on purpose: several epochs over a batch of rollouts, and (unless there is a KL term) the forward of
+Left out of GRPO on purpose: several epochs over a batch of rollouts, and (unless there is a KL term) the gradient of
 groups whose rewards are all equal, since their advantage is 0.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,18 +16,18 @@ from transformers import PreTrainedModel
 
 from oar.advantages import group_advantages
 from oar.config import TrainConfig, build
-from oar.credit import Credit, assign_credit
+from oar.credit import assign_credit
 from oar.errors import DataError
-from oar.gating import bilevel_weights
+from oar.gating import bilevel_weights, weight_metrics
 from oar.importance.base import CreditInputs
 from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.parity import parity_metrics
-from oar.learner.update import UpdateBatch, accumulate_gradient, learning_rate, make_optimizer
+from oar.learner.update import LossInputs, accumulate_gradient, contributes, learning_rate, make_optimizer
 from oar.probes import make_probe
 from oar.rollout.client import EngineClient
 from oar.rollout.sync import CheckpointSync
 from oar.rollout.types import Rollout, Sampling
-from oar.scoring import completion_logprobs
+from oar.scoring import Scores, score_completions
 from oar.seeding import derive_seed, generator
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
@@ -40,7 +40,7 @@ class StepReport:
     metrics: dict[str, float]
     seconds: dict[str, float]
     graded: GradedBatch
-    credit: Credit
+    data: LossInputs
 
 
 class Learner:
@@ -80,25 +80,24 @@ class Learner:
             groups = self.generate(problems)
         with clock("grading"):
             graded = grade_rollouts(problems, groups, self.task, self.model.device)
-            batch = graded.batch
             advantages = group_advantages(
-                graded.rewards, cfg.num_generations, divide_by_std=cfg.divide_by_std, leave_one_out=cfg.leave_one_out
+                self.rewards(graded),
+                cfg.num_generations,
+                divide_by_std=cfg.divide_by_std,
+                leave_one_out=cfg.leave_one_out,
             )
+        data = LossInputs.of(graded.batch, advantages)
+        look = partial(self.look, graded, data, clock)
+        # With one update the weights that sampled are the weights that are updated: one forward scores, credits and learns.
+        on_policy = cfg.updates_per_rollout == 1
         with clock("scoring"):
-            old_logprobs, entropy = self.score(self.model, graded)
-            ref_logprobs = None if self.reference is None else self.score(self.reference, graded)[0]
-            parity = parity_metrics(
-                batch.sampler_logprobs, old_logprobs, batch.completion_mask, bound=self.cfg.sync.max_logprob_diff
-            )
-        with clock("importance"):
-            credit = self.assign_credit(graded, advantages, entropy)
+            self.score(data, look, ~contributes(advantages, self.reference) if on_policy else advantages.isfinite())
         with clock("update"):
-            update = self.update(UpdateBatch(batch, old_logprobs, credit.token_advantages, ref_logprobs))
+            update = self.update(data, look if on_policy else None)
         self.step += 1
         with clock("sync"):
             self.sync.push(self.model, self.step)
-        metrics = batch_metrics(graded, advantages, entropy) | parity | credit.metrics | update
-        return StepReport(metrics, clock.seconds(), graded, credit)
+        return StepReport(batch_metrics(graded, data) | update, clock.seconds(), graded, data)
 
     def generate(self, problems: Sequence[Problem]) -> list[list[Rollout]]:
         """Completions of each problem, drawn by the engine with the weights of this step."""
@@ -110,33 +109,51 @@ class Learner:
             expected_version=self.step,
         )
 
-    @torch.no_grad()
-    def score(self, model: PreTrainedModel, graded: GradedBatch) -> tuple[Tensor, Tensor]:
-        """Logprobs and entropy (B, T) of the whole batch, some rows at a time."""
-        batch = graded.batch
-        logprobs, entropy = torch.zeros_like(batch.sampler_logprobs), torch.zeros_like(batch.sampler_logprobs)
-        everything = torch.arange(len(batch), device=logprobs.device)
-        for index in batch.micro_batches(everything, self.cfg.learner.micro_batch_size):
-            logprobs[index], entropy[index] = completion_logprobs(
-                model, batch.rows(index), temperature=self.cfg.rollout.temperature
+    def rewards(self, graded: GradedBatch) -> Tensor:
+        """(B,): 1 for a right answer; for the control `reward=random` the toss of a coin."""
+        if self.cfg.method.reward == "answer":
+            return graded.rewards
+        coins = torch.rand(len(graded.rewards), generator=generator(self.cfg.seed, "reward", self.step))
+        return (coins < 0.5).to(graded.rewards)
+
+    def look(self, graded: GradedBatch, data: LossInputs, clock: "Clock", rows: Tensor, scores: Scores) -> None:
+        """Take from the forward of some completions what the loss needs of them: old logprobs, and each token's credit."""
+        with clock("importance"):
+            inputs = CreditInputs(
+                self.model,
+                graded.batch.rows(rows),
+                make_probe(
+                    self.cfg.probe.name,
+                    self.task.encode_marker(self.cfg.probe.conclude),
+                    step=self.step,
+                    warmup_steps=self.cfg.probe.warmup_steps,
+                ),
+                scores,
+                torch.tensor([derive_seed(self.cfg.seed, "credit", self.step, row) for row in rows.tolist()]),
+                {name: mark[rows] for name, mark in graded.marks.items()},
             )
-        return logprobs, entropy
+            credit = assign_credit(
+                inputs,
+                data.advantages[rows],
+                self.estimator,
+                self.gate,
+                times_surprisal=self.cfg.method.times_surprisal,
+            )
+        data.old_logprobs[rows], data.entropy[rows] = scores.logprobs.detach(), scores.entropy
+        data.token_importance[rows], data.token_weights[rows] = credit.token_importance, credit.token_weights
+        data.token_advantages[rows] = credit.token_advantages
 
-    def assign_credit(self, graded: GradedBatch, advantages: Tensor, entropy: Tensor) -> Credit:
-        """Token advantages by the run's method, probe and gate."""
-        probe = make_probe(
-            self.cfg.probe.name,
-            self.task.encode_marker(self.cfg.probe.conclude),
-            step=self.step,
-            warmup_steps=self.cfg.probe.warmup_steps,
-        )
-        noise = generator(self.cfg.seed, "importance", self.step)
-        return assign_credit(
-            CreditInputs(self.model, graded.batch, probe, entropy, noise), advantages, self.estimator, self.gate
-        )
+    @torch.no_grad()
+    def score(self, data: LossInputs, look: Callable[[Tensor, Scores], None], which: Tensor) -> None:
+        """Look at the completions `which` (B,) marks with forwards that leave no graph."""
+        for rows in data.batch.micro_batches(which.nonzero()[:, 0], self.cfg.learner.micro_batch_size):
+            look(rows, score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature))
 
-    def update(self, data: UpdateBatch) -> dict[str, float]:
-        """`updates_per_rollout` optimizer steps, each on its share of whole groups. Raises DataError on a bad gradient."""
+    def update(self, data: LossInputs, look: Callable[[Tensor, Scores], None] | None) -> dict[str, float]:
+        """`updates_per_rollout` optimizer steps, each on its share of whole groups.
+
+        Raises DataError on a gradient that is not finite, SyncError where sampler and learner disagree.
+        """
         cfg, reports = self.cfg.learner, []
         for part, index in enumerate(torch.arange(len(data.batch)).chunk(cfg.updates_per_rollout)):
             lr = learning_rate(cfg, self.step * cfg.updates_per_rollout + part)
@@ -145,45 +162,64 @@ class Learner:
             self.optimizer.zero_grad(set_to_none=True)
             report = accumulate_gradient(
                 self.model,
-                data.rows(index.to(self.model.device)),
+                self.reference,
+                data,
+                index.to(self.model.device),
                 cfg,
                 temperature=self.cfg.rollout.temperature,
                 max_completion_length=self.cfg.rollout.max_new_tokens,
+                look=look,
             )
+            # Every completion has been scored by now, and no weight has moved.
+            parity = self.parity(data)
             norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.max_grad_norm))
             if not torch.isfinite(torch.tensor(norm)):
                 raise DataError(f"The gradient of step {self.step} is {norm}: lower learner.lr or look at the rewards.")
             self.optimizer.step()
-            reports.append(report | {"train/grad_norm": norm, "train/lr": lr})
+            reports.append(report | parity | {"train/grad_norm": norm, "train/lr": lr})
         return {name: sum(report[name] for report in reports) / len(reports) for name in reports[0]}
+
+    def parity(self, data: LossInputs) -> dict[str, float]:
+        """How far sampler and learner are apart. Raises SyncError where it is too far."""
+        bound = self.cfg.sync.max_logprob_diff
+        return parity_metrics(data.batch.sampler_logprobs, data.old_logprobs, data.batch.completion_mask, bound=bound)
 
 
 class Clock:
-    """Seconds per stage of a step."""
+    """Seconds per stage of a step; a stage inside another is not counted twice."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._stages: dict[str, float] = {}
+        self._open: list[str] = []
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
         started = time.perf_counter()
+        self._open.append(stage)
         yield
-        self._stages[stage] = time.perf_counter() - started
+        self._open.pop()
+        seconds = time.perf_counter() - started
+        self._stages[stage] = self._stages.get(stage, 0.0) + seconds
+        if self._open:
+            self._stages[self._open[-1]] = self._stages.get(self._open[-1], 0.0) - seconds
 
     def seconds(self) -> dict[str, float]:
         """Every stage, and the total since the clock was made."""
         return self._stages | {"total": time.perf_counter() - self._started}
 
 
-def batch_metrics(graded: GradedBatch, advantages: Tensor, entropy: Tensor) -> dict[str, float]:
-    """Diagnostics of the rollouts themselves (docs/METHOD.md §8)."""
-    mask = graded.batch.completion_mask
+def batch_metrics(graded: GradedBatch, data: LossInputs) -> dict[str, float]:
+    """Diagnostics of the rollouts and of their credit (docs/METHOD.md §8)."""
+    batch, mask = graded.batch, graded.batch.completion_mask
+    credited = batch.has_answer & (data.advantages != 0)
+    weights = weight_metrics(data.token_weights[credited], batch.reasoning_mask[credited])
     return {
         "train/reward_mean": float(graded.rewards.mean()),
         # With rewards 0 and 1 a group's advantages are all 0 or none is, so this is the share of groups as well.
-        "train/zero_advantage_groups": float((advantages == 0).float().mean()),
-        "train/entropy": float(entropy[mask].mean()),
+        "train/zero_advantage_groups": float((data.advantages == 0).float().mean()),
+        "train/entropy": float(data.entropy[mask].mean()),
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
         "train/truncated_share": graded.truncated_share,
-    }
+        "probe/fallback_share": float((~batch.has_answer).float().mean()),
+    } | {f"weights/{name}": value for name, value in weights.items()}

@@ -1,5 +1,6 @@
 """The optimizer's part of a step: micro-batches in, one clipped AdamW step out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,22 +10,30 @@ from transformers import PreTrainedModel
 from oar.batch import CompletionBatch
 from oar.config import LearnerConfig
 from oar.losses import loss_scale, policy_loss, sampler_correction
-from oar.scoring import completion_logprobs
+from oar.scoring import Scores, score_completions
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateBatch:
-    """What the loss of B completions needs: old_logprobs, token_advantages and ref_logprobs are (B, T)."""
+@dataclass(slots=True)
+class LossInputs:
+    """What the loss of B completions needs besides a forward. The learner fills the rows in as it comes to know them.
+
+    old_logprobs, entropy, token_importance, token_weights, token_advantages: (B, T); advantages: (B,).
+    """
 
     batch: CompletionBatch
+    advantages: Tensor
     old_logprobs: Tensor
+    entropy: Tensor
+    token_importance: Tensor
+    token_weights: Tensor
     token_advantages: Tensor
-    ref_logprobs: Tensor | None
 
-    def rows(self, index: Tensor) -> "UpdateBatch":
-        """The same for some of the completions."""
-        ref = None if self.ref_logprobs is None else self.ref_logprobs[index]
-        return UpdateBatch(self.batch.rows(index), self.old_logprobs[index], self.token_advantages[index], ref)
+    @classmethod
+    def of(cls, batch: CompletionBatch, advantages: Tensor) -> "LossInputs":
+        """Nothing known but the advantages: every token weighs 1."""
+        empty = torch.zeros(batch.completion_mask.shape, device=advantages.device)
+        weights = torch.ones_like(empty)
+        return cls(batch, advantages, empty, empty.clone(), empty.clone(), weights, advantages[:, None] * weights)
 
 
 def make_optimizer(model: PreTrainedModel, cfg: LearnerConfig) -> torch.optim.AdamW:
@@ -40,40 +49,61 @@ def learning_rate(cfg: LearnerConfig, update: int) -> float:
 
 
 def accumulate_gradient(
-    model: PreTrainedModel, data: UpdateBatch, cfg: LearnerConfig, *, temperature: float, max_completion_length: int
+    model: PreTrainedModel,
+    reference: PreTrainedModel | None,
+    data: LossInputs,
+    index: Tensor,
+    cfg: LearnerConfig,
+    *,
+    temperature: float,
+    max_completion_length: int,
+    look: Callable[[Tensor, Scores], None] | None,
 ) -> dict[str, float]:
-    """Add the gradient of the loss of all of `data` to the parameters' `.grad`, `micro_batch_size` rows at a time.
+    """Add the gradient of the loss of completions `index` to the parameters' `.grad`, `micro_batch_size` rows at a time.
 
-    Rows whose advantage is 0 have no gradient and are left out of the forward, not out of the normaliser (with a KL term
-    every row has one). Returns the loss and the shares of clipped tokens and of the approximate KL.
+    `look(rows, scores)`, where given, is called with each micro-batch's forward before its loss and fills these rows of
+    `data` in: on the policy one forward serves credit and loss. Rows whose advantage is 0 have no gradient and are left
+    out of the forward, not out of the normaliser (with a reference, that is a KL term, every row has one).
+    Returns the loss and the shares of clipped tokens and of the approximate KL.
     """
-    scale = loss_scale(data.batch.completion_mask, cfg.aggregation, max_completion_length)
-    contributes = data.token_advantages.abs().sum(dim=1) > 0
-    if data.ref_logprobs is not None:
-        contributes = torch.ones_like(contributes)
+    mask = data.batch.completion_mask[index]
+    scale = torch.zeros_like(data.old_logprobs)
+    scale[index] = loss_scale(mask, cfg.aggregation, max_completion_length)
     totals = {"loss": 0.0, "clipped": 0.0, "approx_kl": 0.0}
-    for index in data.batch.micro_batches(contributes.nonzero()[:, 0], cfg.micro_batch_size):
-        part = data.rows(index)
-        logprobs, _ = completion_logprobs(model, part.batch, temperature=temperature)
-        cap = cfg.sampler_correction_cap
+    contributing = index[contributes(data.advantages, reference)[index]]
+    for rows in data.batch.micro_batches(contributing, cfg.micro_batch_size):
+        batch, cap = data.batch.rows(rows), cfg.sampler_correction_cap
+        scores = score_completions(model, batch, temperature=temperature)
+        if look is not None:
+            look(rows, scores)
+        ref_logprobs = None
+        if reference is not None:
+            with torch.no_grad():
+                ref_logprobs = score_completions(reference, batch, temperature=temperature).logprobs
+        old_logprobs = data.old_logprobs[rows]
         loss, sums = policy_loss(
-            logprobs,
-            part.old_logprobs,
-            part.token_advantages,
-            scale[index],
+            scores.logprobs,
+            old_logprobs,
+            data.token_advantages[rows],
+            scale[rows],
             clip_eps_low=cfg.clip_eps_low,
             clip_eps_high=cfg.clip_eps_high,
-            correction=None if cap is None else sampler_correction(part.old_logprobs, part.batch.sampler_logprobs, cap),
-            ref_logprobs=part.ref_logprobs,
+            correction=None if cap is None else sampler_correction(old_logprobs, batch.sampler_logprobs, cap),
+            ref_logprobs=ref_logprobs,
             kl_coef=cfg.kl_coef,
         )
         loss.backward()
         totals["loss"] += float(loss.detach())
         for name, value in sums.items():
             totals[name] += float(value)
-    tokens = float(data.batch.completion_mask.sum())
+    tokens = float(mask.sum())
     return {
         "train/loss": totals["loss"],
         "train/clip_fraction": totals["clipped"] / tokens,
         "train/approx_kl": totals["approx_kl"] / tokens,
     }
+
+
+def contributes(advantages: Tensor, reference: PreTrainedModel | None) -> Tensor:
+    """(B,) whether a completion of this advantage has a gradient."""
+    return torch.ones_like(advantages, dtype=torch.bool) if reference is not None else advantages != 0

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from oar.errors import ConfigError
 from oar.tasks.problem import Problem
-from oar.tasks.words import TIER_NAMES, evaluation_set, tier_named, training_problem
+from oar.tasks.words import RL_STREAM, TIER_NAMES, evaluation_set, tier_named, training_problem
 
 
 class ProblemSource(Protocol):
@@ -30,9 +30,9 @@ class WordsSource:
             tier_named(name)
 
     def problems(self, seed: int, step: int, n: int) -> list[Problem]:
-        """Never one of a held-out set."""
+        """Never one of a held-out set, and never from the stream that taught the base model."""
         tiers = [tier_named(name) for name in self.tiers]
-        return [training_problem(tiers, seed, step * n + i).problem for i in range(n)]
+        return [training_problem(tiers, RL_STREAM, seed, step * n + i).problem for i in range(n)]
 
 
 def load_benchmark(name: str, split: str, n: int) -> list[Problem]:

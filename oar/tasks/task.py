@@ -9,6 +9,7 @@ from oar.errors import DataError
 from oar.segments import Segments, extract_answer, find_segments
 from oar.tasks.problem import Problem
 from oar.tasks.verifier import verify
+from oar.tasks.words import TIER_NAMES, causal_mask, first_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,18 @@ class Task:
     def grade(self, problem: Problem, completion: str) -> bool:
         """Whether the completion's final answer is right."""
         return verify(problem.answer, completion, self.marker)
+
+    def marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool]]:
+        """Ground truth for attribution by name, each one bool per completion token; empty where the task knows none.
+
+        A word problem that carries its computation has both: `causal`, the tokens the computation is made of; `error`,
+        of a wrong completion its first wrong token (nothing where it cannot be located), of a right one its causal
+        tokens. The sources are docs/EMBEDDED.md (oracle) and docs/METHOD.md §7.
+        """
+        if problem.benchmark not in TIER_NAMES or not problem.solution:
+            return {}
+        causal = causal_mask(completion_ids, self.tokenizer)
+        if self.grade(problem, self.decode(completion_ids)):
+            return {"causal": causal, "error": causal}
+        wrong = first_error(problem, completion_ids, self.tokenizer)
+        return {"causal": causal, "error": [position == wrong for position in range(len(completion_ids))]}

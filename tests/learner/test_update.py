@@ -1,45 +1,68 @@
 """The update: micro-batches of any size give one gradient, and it is the gradient of the textbook objective."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from oar.config import TrainConfig, validated
-from oar.learner.update import UpdateBatch, accumulate_gradient, learning_rate
-from oar.scoring import completion_logprobs
+from oar.credit import assign_credit
+from oar.gating import bilevel_weights
+from oar.importance import (
+    CreditInputs,
+    GradientImportance,
+    GradientNormImportance,
+    PerturbationImportance,
+    RandomImportance,
+    UniformImportance,
+)
+from oar.learner.update import LossInputs, accumulate_gradient, learning_rate
+from oar.probes import AnswerMeanProbe
+from oar.scoring import score_completions
 from tests.models import random_batch, tiny_model
 from tests.test_config import composed
 
 CFG = validated(composed(), TrainConfig).learner
 
 
-def update_batch(model, rows=8, *, off_policy=0.0, reference=False):
+def loss_inputs(model, rows=8, *, off_policy=0.0):
     batch = random_batch(0, rows=rows)
     generator = torch.Generator().manual_seed(1)
+    data = LossInputs.of(batch, torch.randn(rows, generator=generator))
     with torch.no_grad():
-        old, _ = completion_logprobs(model, batch, temperature=1.0)
-    shift = off_policy * torch.randn(old.shape, generator=generator)
-    advantages = torch.randn(old.shape, generator=generator)
-    advantages[2] = 0.0  # a completion without advantage
-    return UpdateBatch(batch, old + shift, advantages, old - 0.1 if reference else None)
+        old = score_completions(model, batch, temperature=1.0).logprobs
+    data.old_logprobs = old + off_policy * torch.randn(old.shape, generator=generator)
+    data.token_advantages = torch.randn(old.shape, generator=generator)
+    data.advantages[2], data.token_advantages[2] = 0.0, 0.0  # a completion without advantage
+    return data
 
 
-def gradient(model, data, cfg):
+def gradient(model, data, cfg, *, reference=None, look=None):
     model.zero_grad(set_to_none=True)
-    report = accumulate_gradient(model, data, cfg, temperature=1.0, max_completion_length=16)
+    report = accumulate_gradient(
+        model,
+        reference,
+        data,
+        torch.arange(len(data.batch)),
+        cfg,
+        temperature=1.0,
+        max_completion_length=16,
+        look=look,
+    )
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]), report
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "constant"])
-@pytest.mark.parametrize("reference", [False, True])
-def test_micro_batches_give_the_same_gradient(aggregation, reference):
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_micro_batches_give_the_same_gradient(aggregation, with_reference):
     model = tiny_model()
-    data = update_batch(model, off_policy=0.3, reference=reference)
-    cfg = replace(CFG, aggregation=aggregation, kl_coef=0.1 if reference else 0.0)
-    whole, report = gradient(model, data, replace(cfg, micro_batch_size=8))
+    reference = tiny_model(5) if with_reference else None
+    data = loss_inputs(model, off_policy=0.3)
+    cfg = replace(CFG, aggregation=aggregation, kl_coef=0.1 if with_reference else 0.0)
+    whole, report = gradient(model, data, replace(cfg, micro_batch_size=8), reference=reference)
     for size in (4, 2, 3):
-        parts, part_report = gradient(model, data, replace(cfg, micro_batch_size=size))
+        parts, part_report = gradient(model, data, replace(cfg, micro_batch_size=size), reference=reference)
         torch.testing.assert_close(parts, whole, atol=1e-6, rtol=0)
         assert part_report == pytest.approx(report, abs=1e-6)
     assert float(whole.norm()) > 0.01
@@ -48,7 +71,7 @@ def test_micro_batches_give_the_same_gradient(aggregation, reference):
 def test_gradient_is_that_of_the_textbook_objective():
     """On policy, the gradient is that of mean over completions of mean over tokens of -A logprob, all logits at once."""
     model = tiny_model()
-    data = update_batch(model, rows=4)
+    data = loss_inputs(model, rows=4)
     found, report = gradient(model, data, replace(CFG, micro_batch_size=2))
     model.zero_grad(set_to_none=True)
     loss = torch.zeros(())
@@ -66,12 +89,53 @@ def test_gradient_is_that_of_the_textbook_objective():
 
 def test_a_batch_without_any_advantage_has_no_gradient_and_does_not_fail():
     model = tiny_model()
-    data = update_batch(model)
-    data = replace(data, token_advantages=torch.zeros_like(data.token_advantages))
-    report = accumulate_gradient(model, data, CFG, temperature=1.0, max_completion_length=16)
+    data = LossInputs.of(random_batch(0, rows=8), torch.zeros(8))
+    report = accumulate_gradient(
+        model, None, data, torch.arange(8), CFG, temperature=1.0, max_completion_length=16, look=None
+    )
     assert report == {"train/loss": 0.0, "train/clip_fraction": 0.0, "train/approx_kl": 0.0}
     assert all(parameter.grad is None for parameter in model.parameters())
     assert float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)) == 0.0
+
+
+ESTIMATORS = {
+    "uniform": UniformImportance(),
+    "random": RandomImportance(),
+    "oar_p": PerturbationImportance(),
+    "oar_p resampled": PerturbationImportance("resampled", window=2),
+    "oar_g": GradientImportance(),
+    "oar_gn": GradientNormImportance(),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_one_forward_serves_credit_and_loss(name):
+    """Credit looked at while updating, in micro-batches of any size, is credit assigned beforehand to the whole batch."""
+    model, gate = tiny_model(), partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
+    batch = random_batch(0, rows=8, unanswered=(1,))
+    advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
+    advantages[2] = 0.0
+    beforehand = LossInputs.of(batch, advantages)
+
+    def look_into(data):
+        def look(rows, scores):
+            inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows)
+            credit = assign_credit(inputs, advantages[rows], ESTIMATORS[name], gate)
+            data.old_logprobs[rows] = scores.logprobs.detach()
+            data.token_advantages[rows] = credit.token_advantages
+
+        return look
+
+    with torch.no_grad():
+        look_into(beforehand)(torch.arange(8), score_completions(model, batch, temperature=1.0).numbers())
+    expected, _ = gradient(model, beforehand, replace(CFG, micro_batch_size=8))
+    for size in (8, 3, 1):
+        meanwhile = LossInputs.of(batch, advantages)
+        found, _ = gradient(model, meanwhile, replace(CFG, micro_batch_size=size), look=look_into(meanwhile))
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-3)
+    if name != "uniform":
+        plain, _ = gradient(model, LossInputs.of(batch, advantages), replace(CFG, micro_batch_size=8))
+        assert not torch.allclose(plain, expected, atol=1e-3)
 
 
 def test_warm_up():

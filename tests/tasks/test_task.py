@@ -1,5 +1,7 @@
 """Verdicts, prompts and graded batches on the embedded task's tokenizer."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -59,6 +61,58 @@ def test_graded_batch_by_hand() -> None:
     prompt = TASK.encode_prompt(PROBLEM)
     assert batch.input_ids[0].tolist() == prompt + list(group[0].completion_ids)
     assert batch.input_ids[1, : len(prompt) + 4].tolist() == prompt + list(group[1].completion_ids)
+
+
+SOLVED = Problem("p", "Tom has 12 apples .", "17", "words1", solution="12 . 12 + 5 = 17 .")
+
+
+def marked(problem: Problem, text: str) -> dict[str, str]:
+    """The marked tokens by the name of the mark."""
+    ids = rollout(text).completion_ids
+    tokens = TASK.tokenizer.convert_ids_to_tokens(list(ids))
+    marks = TASK.marks(problem, ids)
+    assert all(len(mark) == len(ids) for mark in marks.values())
+    return {
+        name: " ".join(token for token, chosen in zip(tokens, mark, strict=True) if chosen)
+        for name, mark in marks.items()
+    }
+
+
+def test_marks_by_hand() -> None:
+    right = "We start with 12 . Then 12 + 5 = 17 . #### 17"
+    assert marked(SOLVED, right) == {"causal": "1 2 1 2 + 5 1 7", "error": "1 2 1 2 + 5 1 7"}
+    wrong = "We start with 12 . Then 12 - 5 = 7 . #### 7"
+    assert marked(SOLVED, wrong) == {"causal": "1 2 1 2 - 5 7", "error": "-"}
+    # only the answer is wrong: located, but not in the reasoning
+    assert marked(SOLVED, "We start with 12 . Then 12 + 5 . #### 18") == {"causal": "1 2 1 2 + 5", "error": "8"}
+    # wrong and not to be located: the equation is missing
+    assert marked(SOLVED, "We start with 12 . #### 12") == {"causal": "1 2", "error": ""}
+
+
+def test_marks_need_a_known_computation() -> None:
+    text = "We start with 12 . Then 12 + 5 = 17 . #### 17"
+    assert marked(PROBLEM, text) == {}
+    assert marked(replace(SOLVED, benchmark="elsewhere"), text) == {}
+
+
+def test_marks_of_a_batch() -> None:
+    group = [rollout("We start with 12 . Then 12 - 5 = 7 . #### 7"), rollout("12 + 5 = 17 . #### 17"), rollout("12")]
+    graded = grade_rollouts([SOLVED], [group], TASK, torch.device("cpu"))
+    mask = graded.batch.completion_mask
+    assert set(graded.marks) == {"causal", "error"}
+    for name, mark in graded.marks.items():
+        assert mark.dtype == torch.bool
+        assert mark.shape == mask.shape
+        assert mark.device == mask.device
+        assert not (mark & ~mask).any()
+        for row, one in enumerate(group):
+            assert mark[row, : len(one.completion_ids)].tolist() == TASK.marks(SOLVED, one.completion_ids)[name]
+    assert graded.marks["error"].sum(dim=1).tolist() == [1, 6, 0]
+
+
+def test_marks_that_not_every_problem_knows_are_left_out() -> None:
+    groups = [[rollout("We start with 12 . #### 12")], [rollout("#### 17")]]
+    assert grade_rollouts([SOLVED, PROBLEM], groups, TASK, torch.device("cpu")).marks == {}
 
 
 def test_conclude_text_must_be_known_to_the_model() -> None:

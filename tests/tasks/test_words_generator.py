@@ -1,5 +1,6 @@
 """The generated problems: right, held out, bounded and not guessable. The arithmetic is redone here from the text."""
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -8,8 +9,12 @@ from random import Random
 import pytest
 
 from oar.errors import ConfigError
+from oar.tasks.sources import WordsSource
 from oar.tasks.words import (
+    RL_STREAM,
+    TEACHING_STREAM,
     TIER_NAMES,
+    WordProblem,
     demonstration,
     evaluation_set,
     generator,
@@ -33,7 +38,7 @@ def numbers(text: str) -> list[int]:
 @pytest.mark.parametrize("name", TIER_NAMES)
 def test_every_demonstration_computes_its_answer(name: str) -> None:
     for index in range(300):
-        word_problem = training_problem([tier_named(name)], 0, index)
+        word_problem = training_problem([tier_named(name)], TEACHING_STREAM, 0, index)
         reasoning, _, answer = demonstration(word_problem, Random(index)).partition(" #### ")
         equations = re.findall(r"(\d+) ([-+*/]) (\d+)(?: = (\d+))?", reasoning)
         assert len(equations) == OPERATIONS[name]
@@ -56,7 +61,7 @@ def test_every_demonstration_computes_its_answer(name: str) -> None:
 def test_the_question_tells_the_same_story_as_the_computation(name: str) -> None:
     signs = {"buys": "+", "finds": "+", "gets": "+", "gives": "-", "loses": "-", "sells": "-"}
     for index in range(300):
-        word_problem = training_problem([tier_named(name)], 1, index)
+        word_problem = training_problem([tier_named(name)], TEACHING_STREAM, 1, index)
         sentences = word_problem.problem.question.split(" . ")
         assert numbers(sentences[0]) == [word_problem.start]
         told = []
@@ -73,13 +78,15 @@ def test_the_question_tells_the_same_story_as_the_computation(name: str) -> None
 
 @pytest.mark.parametrize("name", TIER_NAMES)
 def test_no_answer_is_worth_guessing(name: str) -> None:
-    answers = Counter(training_problem([tier_named(name)], 0, index).problem.answer for index in range(4000))
+    answers = Counter(
+        training_problem([tier_named(name)], TEACHING_STREAM, 0, index).problem.answer for index in range(4000)
+    )
     assert max(answers.values()) / 4000 < 0.07
     assert len(answers) >= LARGEST_STATE[name] - 2
 
 
 def test_plus_and_minus_are_drawn_twice_as_often() -> None:
-    problems = [training_problem([tier_named("words5")], 0, index) for index in range(1000)]
+    problems = [training_problem([tier_named("words5")], TEACHING_STREAM, 0, index) for index in range(1000)]
     drawn = Counter(operation.operator for problem in problems for operation in problem.operations)
     assert 2.5 < (drawn["+"] + drawn["-"]) / (drawn["*"] + drawn["/"]) < 3.7  # at weights of 1: 1.6
 
@@ -92,7 +99,7 @@ def test_held_out_sets_share_no_question_with_each_other_or_with_training(name: 
     assert len(set(held_out)) == len(held_out) == 300
     assert len({problem.id for problems in sets.values() for problem in problems}) == 300
     assert all(problem.id.startswith(f"{name}-{split}-") for split, problems in sets.items() for problem in problems)
-    trained = {training_problem([tier], 0, index).problem.question for index in range(1000)}
+    trained = {training_problem([tier], TEACHING_STREAM, 0, index).problem.question for index in range(1000)}
     assert not trained & set(held_out)
     assert {split_of(question) for question in trained} == {"train"}
 
@@ -117,17 +124,45 @@ def test_a_question_drawn_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_training_problems_need_no_history() -> None:
-    forward = [training_problem(TIERS, 3, index) for index in range(20)]
-    backward = [training_problem(TIERS, 3, index) for index in reversed(range(20))]
+    forward = [training_problem(TIERS, TEACHING_STREAM, 3, index) for index in range(20)]
+    backward = [training_problem(TIERS, TEACHING_STREAM, 3, index) for index in reversed(range(20))]
     assert forward == backward[::-1]
     assert [each.problem.benchmark for each in forward[:5]] == list(TIER_NAMES)
     assert [each.problem.question for each in forward] != [
-        training_problem(TIERS, 4, i).problem.question for i in range(20)
+        training_problem(TIERS, TEACHING_STREAM, 4, i).problem.question for i in range(20)
     ]
 
 
+def digest(problems: list[WordProblem]) -> str:
+    text = "\n".join(each.problem.id + each.problem.question + each.problem.answer for each in problems)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_the_draws_are_those_that_published_results_were_made_with() -> None:
+    """The base model was taught with this stream, and every result was measured on these sets: neither may move."""
+    assert digest([training_problem(TIERS, TEACHING_STREAM, 0, index) for index in range(500)]) == "8ff406fa85ed43b1"
+    assert digest([training_problem(TIERS, TEACHING_STREAM, 3, index) for index in range(500)]) == "df6ba606c7ba40de"
+    first, last = TIERS[0], TIERS[-1]
+    assert [digest(evaluation_set(first, split, 100)) for split in HELD_OUT] == [
+        "528b049e8b42ca41",
+        "bd1f4cd91a0ed8c0",
+        "26e493c2d3c5d5d1",
+    ]
+    assert digest(evaluation_set(last, "final", 100)) == "8ede0fa1fe6cd699"
+
+
+def test_rl_never_trains_on_what_the_base_model_was_taught() -> None:
+    source = WordsSource(TIER_NAMES)
+    assert RL_STREAM != TEACHING_STREAM
+    for seed in (0, 1):
+        taught = [training_problem(TIERS, TEACHING_STREAM, seed, index).problem for index in range(1000)]
+        trained = [problem for step in range(10) for problem in source.problems(seed, step, 100)]
+        assert not {problem.question for problem in taught} & {problem.question for problem in trained}
+        assert not {problem.id for problem in taught} & {problem.id for problem in trained}
+
+
 def test_half_of_the_demonstrations_leave_the_last_result_out() -> None:
-    problems = [training_problem(TIERS, 0, index) for index in range(2000)]
+    problems = [training_problem(TIERS, TEACHING_STREAM, 0, index) for index in range(2000)]
     texts = [demonstration(problem, Random(index)) for index, problem in enumerate(problems)]
     left_out = sum(
         text.count("=") == len(problem.operations) - 1 for text, problem in zip(texts, problems, strict=True)
@@ -138,7 +173,10 @@ def test_half_of_the_demonstrations_leave_the_last_result_out() -> None:
 
 
 def test_filler_adds_words_without_numbers_and_leaves_the_problem_alone() -> None:
-    plain, diluted = training_problem([tier_named("words3")], 0, 5), training_problem([tier_named("words3", 12)], 0, 5)
+    plain, diluted = (
+        training_problem([tier_named("words3")], TEACHING_STREAM, 0, 5),
+        training_problem([tier_named("words3", 12)], TEACHING_STREAM, 0, 5),
+    )
     assert plain.problem == diluted.problem
     words = {filler: demonstration(problem, Random(0)).split() for filler, problem in ((0, plain), (12, diluted))}
     assert 30 < len(words[12]) - len(words[0]) < 66  # 4 x 12, and the wording is drawn anew

@@ -3,21 +3,24 @@
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from oar.errors import DataError
 from oar.tasks.problem import Problem
-from oar.tasks.words import build_tokenizer, causal_mask, demonstration, first_error, make_tiers, training_problem
-from oar.tasks.words.generator import Operation, WordProblem
+from oar.tasks.words import (
+    TEACHING_STREAM,
+    build_tokenizer,
+    causal_mask,
+    demonstration,
+    first_error,
+    make_tiers,
+    training_problem,
+)
+from oar.tasks.words.generator import Operation, read_solution, write_solution
 
 TOKENIZER = build_tokenizer()
-# 12 + 5 = 17, 17 - 3 = 14
-PROBLEM = WordProblem(
-    Problem("words1-train-0-0", "", "14", "words1", level=1),
-    start=12,
-    operations=(Operation(12, "+", 5, 17), Operation(17, "-", 3, 14)),
-    name="Tom",
-    thing="apples",
-    filler=0,
-)
+PROBLEM = Problem("words1-train-0-0", "", "14", "words1", solution="12 . 12 + 5 = 17 . 17 - 3 = 14 .")
 
 
 def encode(text: str) -> list[int]:
@@ -78,9 +81,9 @@ def test_a_completion_cut_off_in_a_number_is_wrong_at_its_end_at_the_latest() ->
 def test_demonstrations_have_no_error_and_about_two_fifths_causal_tokens() -> None:
     causal = reasoning = 0
     for index in range(1000):
-        word_problem = training_problem(make_tiers(), 0, index)
+        word_problem = training_problem(make_tiers(), TEACHING_STREAM, 0, index)
         ids = encode(demonstration(word_problem, Random(index)))
-        assert first_error(word_problem, ids, TOKENIZER) is None
+        assert first_error(word_problem.problem, ids, TOKENIZER) is None
         causal += sum(causal_mask(ids, TOKENIZER))
         reasoning += TOKENIZER.convert_ids_to_tokens(ids).index("####")
     assert 0.38 < causal / reasoning < 0.48
@@ -89,9 +92,39 @@ def test_demonstrations_have_no_error_and_about_two_fifths_causal_tokens() -> No
 def test_any_changed_digit_or_operator_of_the_reasoning_is_found_exactly() -> None:
     rng = Random(0)
     for index in range(500):
-        word_problem = training_problem(make_tiers(), 1, index)
+        word_problem = training_problem(make_tiers(), TEACHING_STREAM, 1, index)
         ids = encode(demonstration(word_problem, rng))
         position = rng.choice([place for place, causal in enumerate(causal_mask(ids, TOKENIZER)) if causal])
         pool = encode("0123456789" if ids[position] in encode("0123456789") else "+ - * /")[:-1]
         ids[position] = rng.choice([token for token in pool if token != ids[position]])
-        assert first_error(word_problem, ids, TOKENIZER) == position
+        assert first_error(word_problem.problem, ids, TOKENIZER) == position
+
+
+numbers = st.integers(0, 10**6)
+operations = st.lists(st.builds(Operation, numbers, st.sampled_from("+-*/"), numbers, numbers), max_size=8)
+
+
+@given(numbers, operations)
+def test_a_solution_is_read_back_as_it_was_written(start: int, steps: list[Operation]) -> None:
+    assert read_solution(write_solution(start, steps)) == (start, tuple(steps))
+
+
+def test_a_written_solution_by_hand() -> None:
+    steps = (Operation(7, "+", 3, 10), Operation(10, "*", 2, 20))
+    assert write_solution(7, steps) == "7 . 7 + 3 = 10 . 10 * 2 = 20 ."
+
+
+def test_problems_carry_the_computation_they_were_made_from() -> None:
+    for index in range(200):
+        word_problem = training_problem(make_tiers(), TEACHING_STREAM, 2, index)
+        assert read_solution(word_problem.problem.solution) == (word_problem.start, word_problem.operations)
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["", "7", "We start with 7 .", "7 . 7 + 3 .", "7 . 7 + 3 = 10 . so", "7 . and 7 + 3 = 10 .", "7 . 7 ^ 3 = 343 ."],
+)
+def test_a_solution_that_is_no_computation_is_refused(other: str) -> None:
+    problem = Problem("p", "", "10", "words1", solution=other)
+    with pytest.raises(DataError, match="start number and its equations"):
+        first_error(problem, encode("#### 10"), TOKENIZER)

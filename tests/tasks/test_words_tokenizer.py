@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config
 
-from oar.tasks.words import build_tokenizer, demonstration, evaluation_set, make_tiers, training_problem
+from oar.tasks.words import (
+    TEACHING_STREAM,
+    build_tokenizer,
+    demonstration,
+    evaluation_set,
+    make_tiers,
+    training_problem,
+)
 
 TOKENIZER = build_tokenizer()
 TIERS = make_tiers(filler=3)
@@ -23,7 +30,7 @@ def assert_prefixes(ids: list[int], skip_special_tokens: bool) -> None:
 @given(st.integers(0, 10**9))
 @settings(max_examples=100, deadline=None)
 def test_everything_generated_survives_the_round_trip(index: int) -> None:
-    word_problem = training_problem(TIERS, 0, index)
+    word_problem = training_problem(TIERS, TEACHING_STREAM, 0, index)
     for text in (word_problem.problem.question, demonstration(word_problem, Random(index))):
         ids = TOKENIZER(text, add_special_tokens=False).input_ids
         assert TOKENIZER.unk_token_id not in ids
@@ -61,7 +68,7 @@ def test_completion_lengths_are_those_the_runs_are_sized_for() -> None:
     """At most 96 new tokens are sampled in training."""
     longest = 0
     for index in range(3000):
-        word_problem = training_problem(make_tiers(), 0, index)
+        word_problem = training_problem(make_tiers(), TEACHING_STREAM, 0, index)
         longest = max(
             longest, len(TOKENIZER(demonstration(word_problem, Random(index)), add_special_tokens=False).input_ids) + 1
         )
@@ -77,7 +84,7 @@ def test_held_out_questions_have_no_unknown_word(split: str) -> None:
 
 def test_a_qwen2_folder_gives_the_same_tokenizer_again_and_again(tmp_path: Path) -> None:
     """AutoTokenizer would take Qwen's own class, which splits and joins differently; checkpoints save it anew."""
-    text = demonstration(training_problem(TIERS, 0, 0), Random(0))
+    text = demonstration(training_problem(TIERS, TEACHING_STREAM, 0, 0), Random(0))
     tokenizer: PreTrainedTokenizerBase = TOKENIZER
     for generation in ("base", "checkpoint"):
         folder = tmp_path / generation

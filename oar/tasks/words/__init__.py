@@ -1,7 +1,9 @@
 """The embedded task: generated word problems whose computation is known, and a model taught to half solve them."""
 
 from oar.tasks.words.generator import (
+    RL_STREAM,
     SPLITS,
+    TEACHING_STREAM,
     WordProblem,
     demonstration,
     evaluation_set,
@@ -12,7 +14,9 @@ from oar.tasks.words.tiers import TIER_NAMES, Tier, make_tiers, tier_named
 from oar.tasks.words.tokenizer import build_tokenizer
 
 __all__ = [
+    "RL_STREAM",
     "SPLITS",
+    "TEACHING_STREAM",
     "TIER_NAMES",
     "Tier",
     "WordProblem",

@@ -1,11 +1,12 @@
 """Problems from a seed, their splits, and the chain of thought that teaches the base model to solve them."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from oar.errors import ConfigError
+from oar.errors import ConfigError, DataError
 from oar.seeding import derive_seed
 from oar.tasks.problem import Problem
 from oar.tasks.words import language
@@ -20,6 +21,12 @@ LAST_RESULT_OMITTED = 0.5  # share of demonstrations whose last "= c" is left ou
 # Percent of the questions by hash bucket: disjoint by construction, whatever is drawn from them.
 SPLITS = {"tuning": range(0, 3), "curve": range(3, 6), "final": range(6, 10), "train": range(10, 100)}
 
+# Training problems come in streams, so that RL at any seed never trains on what the base model was taught with.
+TEACHING_STREAM, RL_STREAM = "train", "rl"  # another name of the teaching's is another base model
+
+_START = re.compile(r"(\d+) \.")
+_EQUATION = re.compile(r" (\d+) ([-+*/]) (\d+) = (\d+) \.")
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -33,7 +40,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class WordProblem:
-    """A problem together with the computation behind it, so that an oracle can replay it."""
+    """A problem together with what its demonstration is made of."""
 
     problem: Problem
     start: int
@@ -43,14 +50,14 @@ class WordProblem:
     filler: int  # words of filler per operation in its demonstration
 
 
-def training_problem(tiers: Sequence[Tier], seed: int, index: int) -> WordProblem:
-    """Training problem number `index` of the stream `seed`: a pure function, so that resuming is only a number.
+def training_problem(tiers: Sequence[Tier], stream: str, seed: int, index: int) -> WordProblem:
+    """Training problem number `index` of a stream and seed: a pure function, so that resuming is only a number.
 
-    Tiers take turns. A held-out question is never returned.
+    `stream` is TEACHING_STREAM or RL_STREAM. Tiers take turns. A held-out question is never returned.
     """
     tier = tiers[index % len(tiers)]
-    identifier = f"{tier.name}-train-{seed}-{index}"
-    return _problem(tier, "train", identifier, Random(derive_seed("words", "train", tier.name, seed, index)))
+    identifier = f"{tier.name}-{stream}-{seed}-{index}"
+    return _problem(tier, "train", identifier, Random(derive_seed("words", stream, tier.name, seed, index)))
 
 
 def evaluation_set(tier: Tier, split: str, n: int) -> list[WordProblem]:
@@ -69,6 +76,24 @@ def split_of(question: str) -> str:
     """The split a question belongs to, by a hash of its text."""
     bucket = int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big") % 100
     return next(split for split, buckets in SPLITS.items() if bucket in buckets)
+
+
+def write_solution(start: int, operations: Sequence[Operation]) -> str:
+    """The computation as text, e.g. `7 . 7 + 3 = 10 . 10 * 2 = 20 .`: the start number, then an equation per operation."""
+    equations = [f"{each.before} {each.operator} {each.operand} = {each.after} ." for each in operations]
+    return " ".join([f"{start} .", *equations])
+
+
+def read_solution(solution: str) -> tuple[int, tuple[Operation, ...]]:
+    """Start number and operations of what `write_solution` wrote; DataError for any other text."""
+    start, equations = _START.match(solution), list(_EQUATION.finditer(solution))
+    if start is None or solution != start[0] + "".join(equation[0] for equation in equations):
+        raise DataError(
+            "A word problem's solution must be a start number and its equations, such as '7 . 7 + 3 = 10 .', "
+            f"but is {solution!r}: take problems from oar.tasks.words."
+        )
+    operations = (Operation(int(each[1]), each[2], int(each[3]), int(each[4])) for each in equations)
+    return int(start[1]), tuple(operations)
 
 
 def demonstration(word_problem: WordProblem, rng: Random) -> str:
@@ -96,7 +121,8 @@ def _problem(tier: Tier, split: str, identifier: str, rng: Random) -> WordProble
         question = _question(tier, start, operations, name, thing, rng)
         if split_of(question) == split:
             answer = str(operations[-1].after)
-            problem = Problem(identifier, question, answer, benchmark=tier.name, level=tier.level)
+            solution = write_solution(start, operations)
+            problem = Problem(identifier, question, answer, tier.name, solution, level=tier.level)
             return WordProblem(problem, start, operations, name, thing, tier.filler)
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from oar.tasks.problem import Problem
 from oar.tasks.words import language
-from oar.tasks.words.generator import WordProblem
+from oar.tasks.words.generator import read_solution
 
 # A completion is read as one letter per token, so that positions in the letters are token indices.
 _NUMBER, _OPERATOR, _EQUALS, _MARKER, _WORD = "n", "o", "e", "m", "w"
@@ -30,21 +31,21 @@ def causal_mask(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBas
     return mask
 
 
-def first_error(
-    word_problem: WordProblem, completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
-) -> int | None:
-    """Index of the first token that departs from the right computation, found by replaying the written equations.
+def first_error(problem: Problem, completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Index of the first token that departs from `problem.solution`, found by replaying the written equations.
 
     In order: the start number, then each equation (state, operator, operand, result) against the operation it stands
     for, then the answer. A number that ends too early is wrong at the token after it. None where nothing departs, and
     where the error is something missing and has no token of its own: equations left out at the end, no `####`.
+    DataError for a problem whose solution is no computation.
     """
+    start_number, operations = read_solution(problem.solution)
     tokens = tokenizer.convert_ids_to_tokens(list(completion_ids))
     letters = _letters(tokens)
     end = _reasoning_length(letters)
     equations = list(_EQUATION.finditer(letters[:end]))
-    claims = [(start.start(), str(word_problem.start)) for start in _start_number(letters[:end], equations)]
-    for equation, operation in zip(equations, word_problem.operations, strict=False):
+    claims = [(start.start(), str(start_number)) for start in _start_number(letters[:end], equations)]
+    for equation, operation in zip(equations, operations, strict=False):
         claims.append((equation.start("before"), str(operation.before)))
         claims.append((equation.start("operator"), operation.operator))
         claims.append((equation.start("operand"), str(operation.operand)))
@@ -53,11 +54,11 @@ def first_error(
     for position, expected in claims:
         if (wrong := _departure(tokens, letters, position, expected)) is not None:
             return wrong
-    if len(equations) > len(word_problem.operations):
-        return equations[len(word_problem.operations)].start()
-    if len(equations) < len(word_problem.operations) or end == len(letters):
+    if len(equations) > len(operations):
+        return equations[len(operations)].start()
+    if len(equations) < len(operations) or end == len(letters):
         return None
-    return _departure(tokens, letters, end + 1, word_problem.problem.answer)
+    return _departure(tokens, letters, end + 1, problem.answer)
 
 
 def _departure(tokens: Sequence[str], letters: str, position: int, expected: str) -> int | None:

@@ -15,7 +15,13 @@ from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 from oar.errors import ConfigError
 from oar.seeding import derive_seed
 from oar.tasks.words import language
-from oar.tasks.words.generator import WordProblem, demonstration, evaluation_set, training_problem
+from oar.tasks.words.generator import (
+    TEACHING_STREAM,
+    WordProblem,
+    demonstration,
+    evaluation_set,
+    training_problem,
+)
 from oar.tasks.words.tiers import Tier, make_tiers
 from oar.tasks.words.tokenizer import build_tokenizer
 
@@ -160,7 +166,7 @@ def examples(
     """The batch of step `step` (from 0): (prompt ids, completion ids) of fresh problems, shortest first."""
     pairs = []
     for index in range(step * config.batch_size, (step + 1) * config.batch_size):
-        word_problem = training_problem(tiers, config.seed, index)
+        word_problem = training_problem(tiers, TEACHING_STREAM, config.seed, index)
         text = demonstration(word_problem, Random(derive_seed("demonstration", config.seed, index)))
         completion = [*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
         pairs.append((tokenizer(word_problem.problem.question).input_ids, completion))

@@ -1,0 +1,58 @@
+"""The clean forward that every outcome signal starts from: the update's own where it can be shared, else a new one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oar.importance.base import CreditInputs, chunks
+from oar.probes import ProbeInputs
+from oar.scoring import Forward, read_logits, run_forward
+
+
+@dataclass(frozen=True, slots=True)
+class CleanPass:
+    """`completions` (R,): which rows of the batch were run; shown: what the probe shows of them; outcome: their clean outcome."""
+
+    completions: Tensor
+    shown: ProbeInputs
+    forward: Forward
+    outcome: Tensor
+
+
+def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Iterator[CleanPass]:
+    """All completions of `inputs`, some rows at a time: at most `max_tokens` tokens in a forward of its own.
+
+    The forward that scored the completions is shared where it was kept and the probe reads the completion as it is (a
+    causal model does not care what comes after). With `graph` the outcome can be differentiated to `forward.embeddings`.
+    """
+    shown = inputs.probe.inputs(inputs.batch)
+    kept = inputs.scores.forward
+    if kept is not None and (kept.hidden.requires_grad or not graph) and _is_a_prefix(shown, inputs.batch.input_ids):
+        everything = torch.arange(len(inputs.batch), device=shown.lengths.device)
+        yield _read(inputs, everything, shown, kept, graph=graph)
+        return
+    embed = inputs.model.get_input_embeddings()
+    for completions in chunks(shown.lengths, max_tokens):
+        some = shown.rows(completions)
+        with torch.set_grad_enabled(graph):
+            forward = run_forward(inputs.model, embed(some.input_ids).detach().requires_grad_(graph))
+        yield _read(inputs, completions, some, forward, graph=graph)
+
+
+def _read(inputs: CreditInputs, completions: Tensor, shown: ProbeInputs, forward: Forward, *, graph: bool) -> CleanPass:
+    with torch.set_grad_enabled(graph):
+        logits = read_logits(inputs.model, forward.hidden, shown.read_positions)
+        outcome = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
+    return CleanPass(completions, shown, forward, outcome)
+
+
+def _is_a_prefix(shown: ProbeInputs, input_ids: Tensor) -> bool:
+    """Whether each row of the probe is the beginning of the completion's own row."""
+    width = shown.input_ids.shape[1]
+    if width > input_ids.shape[1]:
+        return False
+    position = torch.arange(width, device=input_ids.device)
+    same = (shown.input_ids == input_ids[:, :width]) | (position >= shown.lengths[:, None])
+    return bool(same.all())
