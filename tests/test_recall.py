@@ -80,10 +80,15 @@ def test_pairs_are_differences_of_the_same_completions() -> None:
     assert (same[["value", "low", "high"]] == 0).all().all()
 
 
-def test_calibration_counts_tokens() -> None:
+@pytest.mark.parametrize(("split", "tokens"), [("all", 9), ("correct", 4), ("wrong", 5)])
+def test_calibration_counts_tokens(split: str, tokens: int) -> None:
+    found = rows(split, "good")
+    assert sum(n for metric, (_, n) in found.items() if metric.startswith("causal_share")) == tokens
+
+
+def test_calibration_by_hand() -> None:
     good = rows("all", "good")
     shares = {metric: value for metric, value in good.items() if metric.startswith("causal_share")}
-    assert sum(n for _, n in shares.values()) == 9
     assert shares["causal_share_0.0"] == (1 / 3, 3)  # the least of each completion; one of them is causal
     assert shares["causal_share_0.9"] == (1, 3)
     assert good["calibration_error"][1] == 3

@@ -1,0 +1,117 @@
+"""A model's completions, graded and scored, and any token signal on them: what is measured without training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from oar.config import TrainConfig, build
+from oar.credit import assign_credit
+from oar.errors import DataError
+from oar.importance import CreditInputs
+from oar.learner.collect import GradedBatch, grade_rollouts
+from oar.learner.parity import parity_metrics
+from oar.probes import make_probe
+from oar.recall import Truth
+from oar.rollout.types import Rollout
+from oar.scoring import Scores, score_completions
+from oar.seeding import derive_seed
+from oar.tasks.problem import Problem
+from oar.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """N completions that have an answer and reasoning: what signals are computed on, and what is true of them."""
+
+    inputs: CreditInputs
+    truth: Truth
+    drawn: int  # completions, those without an answer included
+
+    @property
+    def masks(self) -> Tensor:
+        """(N, T) reasoning tokens."""
+        return self.inputs.batch.reasoning_mask
+
+
+def examine(
+    model: PreTrainedModel,
+    task: Task,
+    problems: Sequence[Problem],
+    groups: Sequence[Sequence[Rollout]],
+    settings: TrainConfig,
+) -> Subject:
+    """Grade and score the completions of each problem; the probe is the one after its warm-up.
+
+    Raises SyncError where the sampler's logprobs are not those of `model`, DataError where the task knows no ground truth.
+    """
+    graded = grade_rollouts(problems, groups, task, model.device)
+    batch, scores = graded.batch, _score(model, graded, settings)
+    bound = settings.sync.max_logprob_diff
+    parity_metrics(batch.sampler_logprobs, scores.logprobs, batch.completion_mask, bound=bound)
+    rows = (batch.has_answer & batch.reasoning_mask.any(dim=1)).nonzero()[:, 0]
+    if not len(rows):
+        raise DataError("A signal needs completions with an answer, but the model gave none: train it longer.")
+    conclude, warm = task.encode_marker(settings.probe.conclude), settings.probe.warmup_steps
+    inputs = CreditInputs(
+        model,
+        batch,
+        make_probe(settings.probe.name, conclude, step=warm, warmup_steps=warm),
+        scores,
+        torch.tensor([derive_seed(settings.seed, "examine", row) for row in range(len(batch))]),
+        graded.marks,
+    )
+    return Subject(inputs.rows(rows), _truth(graded, rows), len(batch))
+
+
+def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
+    """What a method's estimator says of every completion, (N, T)."""
+    importance: Tensor = build("method.estimator", signal.method.estimator)(subject.inputs)
+    return importance
+
+
+def as_the_gate_sees_it(subject: Subject, importance: Tensor, signal: TrainConfig) -> list[Tensor]:
+    """Importance (N, T) of a method's estimator as its gate gets it: (T,) for the reasoning tokens of each completion."""
+    credit = assign_credit(
+        subject.inputs,
+        torch.ones(len(importance), device=importance.device),
+        lambda _: importance,
+        lambda importance, _: importance,
+        times_surprisal=signal.method.times_surprisal,
+    )
+    return _by_completion(credit.token_importance, subject.masks)
+
+
+@torch.no_grad()
+def _score(model: PreTrainedModel, graded: GradedBatch, settings: TrainConfig) -> Scores:
+    """Old logprobs and entropy of all completions, some rows at a time."""
+    batch = graded.batch
+    logprobs, entropy = torch.zeros_like(batch.sampler_logprobs), torch.zeros_like(batch.sampler_logprobs)
+    everything = torch.arange(len(batch), device=logprobs.device)
+    for rows in batch.micro_batches(everything, settings.learner.micro_batch_size):
+        some = score_completions(model, batch.rows(rows), temperature=settings.rollout.temperature)
+        logprobs[rows], entropy[rows] = some.logprobs, some.entropy
+    return Scores(logprobs, entropy)
+
+
+def _truth(graded: GradedBatch, rows: Tensor) -> Truth:
+    if {"causal", "error"} - set(graded.marks):
+        raise DataError(
+            "The task must know which tokens are causal, as that of word problems does, but this one does not: choose "
+            "benchmark=words."
+        )
+    masks, correct = graded.batch.reasoning_mask[rows], graded.rewards[rows].bool()
+    error = graded.marks["error"][rows] & ~correct[:, None]  # of a right completion the mark means something else
+    return Truth(
+        problems=[graded.problems[row].id for row in rows.tolist()],
+        correct=correct.cpu().numpy(),
+        causal=[marks.numpy() for marks in _by_completion(graded.marks["causal"][rows], masks)],
+        error=[marks.numpy() for marks in _by_completion(error, masks)],
+    )
+
+
+def _by_completion(values: Tensor, masks: Tensor) -> list[Tensor]:
+    """(N, T) as N tensors of what is under the mask, on the CPU."""
+    return [row[mask].cpu() for row, mask in zip(values, masks, strict=True)]
