@@ -89,7 +89,7 @@ class InvertedImportance:
         mask, scores = inputs.batch.reasoning_mask, self.of(inputs).log1p()
         low = scores.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
         high = scores.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
-        return torch.where(mask, (high + low - scores).expm1(), 0.0)
+        return torch.where(mask, (high + low - scores).expm1().clamp(min=0), 0.0)  # rounding may fall below 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class PerturbationImportance:
         until = torch.maximum(until, masked + 1)
         tail = torch.maximum(tail, until)
         sizes = until - masked + lengths - tail
-        for index in chunks(sizes, self.max_tokens_per_forward):
+        for index in _forwards(row, sizes, self.max_tokens_per_forward):
             step = torch.arange(int(sizes[index].max()), device=row.device)
             head = (until - masked)[index, None]
             positions = torch.where(step < head, masked[index, None] + step, tail[index, None] + step - head)
@@ -103,6 +103,21 @@ class _Chunk:
     valid: Tensor
 
 
+def _forwards(row: Tensor, sizes: Tensor, max_tokens: int) -> Iterator[Tensor]:
+    """Which counterfactuals (N,) share a forward: a completion that fills one by itself does not share, the others do.
+
+    Of a completion alone the clean keys are read in place; mixed ones need a copy for each counterfactual, but short
+    completions alone would make small forwards.
+    """
+    totals = sizes.new_zeros(int(row.max()) + 1 if len(row) else 0).scatter_add_(0, row, sizes)
+    alone = totals >= max_tokens
+    groups = [row == completion for completion in alone.nonzero()[:, 0].tolist()]
+    for group in (*groups, ~alone[row]):
+        members = group.nonzero()[:, 0]
+        for some in chunks(sizes[members], max_tokens):
+            yield members[some]
+
+
 def largest(signal: Tensor, mask: Tensor, count: int) -> Tensor:
     """(B, T) marks of the `count` largest entries of each row of `signal` (B, T) under `mask`, all of them if fewer."""
     ranks = signal.masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
@@ -115,9 +130,9 @@ def _fill_in(measured: Tensor, norms: Tensor, candidates: Tensor) -> Tensor:
     The typical ratio is the geometric mean over the candidates: importance spans orders of magnitude within a completion,
     and a ratio of sums, which the largest token decides, lifts or sinks all the others past the measured ones.
     """
-    smallest = torch.finfo(norms.dtype).tiny
-    ratios = (measured.clamp(min=smallest).log() - norms.clamp(min=smallest).log()) * candidates
-    typical = (ratios.sum(dim=1, keepdim=True) / candidates.sum(dim=1, keepdim=True).clamp(min=1)).exp()
+    both = candidates & (measured > 0) & (norms > 0)
+    ratios = torch.where(both, measured, 1.0).log() - torch.where(both, norms, 1.0).log()
+    typical = (ratios.sum(dim=1, keepdim=True) / both.sum(dim=1, keepdim=True).clamp(min=1)).exp()
     return torch.where(candidates, measured, norms * typical)
 
 

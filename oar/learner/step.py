@@ -91,7 +91,8 @@ class Learner:
         # With one update the weights that sampled are the weights that are updated: one forward scores, credits and learns.
         on_policy = cfg.updates_per_rollout == 1
         with clock("scoring"):
-            self.score(data, look, ~contributes(advantages, self.reference) if on_policy else advantages.isfinite())
+            idle = ~contributes(advantages, self.reference)  # the update runs no forward for these
+            self.score(data, look, idle if on_policy else torch.ones_like(idle))
         with clock("update"):
             update = self.update(data, look if on_policy else None)
         self.step += 1

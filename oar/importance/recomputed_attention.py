@@ -1,0 +1,149 @@
+"""Attention of recomputed positions: to clean keys where a position was left alone, to new ones where it was recomputed.
+
+Two ways to the same numbers. Both take queries (N, heads, W, D) of N counterfactuals, where heads may be grouped over fewer
+key-value heads, and give (N, heads, W, D).
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+Layers = list[tuple[Tensor, Tensor]]
+_SPARE = 8  # dimensions added to a head; kernels like multiples of 8
+
+
+class CopiedKeys:
+    """Each counterfactual has a copy of its completion's keys and writes its own over them: causal attention by position.
+
+    Good where counterfactuals of many completions share a forward and most keys are recomputed anyway.
+    """
+
+    def __init__(
+        self,
+        layers: Layers,
+        spare: int,
+        rows: Tensor,
+        positions: Tensor,
+        valid: Tensor,
+        read: Tensor,
+        unseen: Tensor | None,
+        groups: int,
+    ) -> None:
+        """The arguments of a `Recomputation`; layers: clean keys and values; spare: their column for what padding writes."""
+        self.layers, self.rows, self.read = layers, rows, read
+        self._where = torch.where(valid, positions, spare)
+        key = torch.arange(spare + 1, device=rows.device)
+        # Column 0 is seen by all: a padded query must see something, and position 0 is before every other.
+        allowed = (key <= self._where[:, :, None]) & (key < spare) | (key == 0)
+        if unseen is not None:
+            allowed &= (key != unseen[:, None, None]) | (positions == unseen[:, None])[:, :, None]
+        bias = _bias(allowed, layers)
+        # Heads that share keys stand behind each other as queries, so that no keys are copied for them.
+        self._bias = bias.repeat(1, groups, 1)[:, None]
+        self._read_bias = at_columns(bias, read).repeat(1, groups, 1)[:, None]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, only_read: bool) -> Tensor:
+        """Only the read columns' queries are given where `only_read`; key and value (N, key-value heads, W, D) are all."""
+        count, heads, width, size = query.shape
+        where = self._where[:, None, :, None].expand_as(key)
+        keys, values = (states.index_select(0, self.rows) for states in self.layers[layer])
+        keys, values = keys.scatter_(2, where, key), values.scatter_(2, where, value)
+        folded = query.reshape(count, key.shape[1], heads // key.shape[1] * width, size)
+        bias = self._read_bias if only_read else self._bias
+        output = scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
+        return output.view(count, heads, width, size)
+
+
+class SharedKeys:
+    """Counterfactuals of one completion: its clean keys are read in place, each row's recomputed keys stand beside them.
+
+    Good for long completions, whose keys are too many to be copied for every counterfactual. Without a graph.
+    """
+
+    def __init__(
+        self,
+        layers: Layers,
+        spare: int,
+        rows: Tensor,
+        positions: Tensor,
+        valid: Tensor,
+        read: Tensor,
+        unseen: Tensor | None,
+        groups: int,
+    ) -> None:
+        """The arguments of a `Recomputation` whose rows are all the same completion."""
+        self.layers, self.rows, self.read = layers, rows, read
+        count, width = positions.shape
+        where = torch.where(valid, positions, spare)
+        recomputed = torch.zeros(count, spare + 1, dtype=torch.bool, device=rows.device).scatter_(1, where, True)
+        key = torch.arange(spare, device=rows.device)
+        bias = pad(_bias((key < positions[:, :, None]) & ~recomputed[:, None, :spare], layers), (0, 1))
+        self._bias, self._read_bias = bias, at_columns(bias, read)
+        # Columns ascend by position and padding comes last, so a row's own keys need no more than the order of columns.
+        order = torch.arange(width, device=rows.device)
+        own = (order <= order[:, None]).expand(count, width, width)
+        if unseen is not None:
+            own = own & ((positions != unseen[:, None])[:, None] | (order == order[:, None]))
+        own_bias = _bias(own, layers)
+        self._own_bias, self._own_read_bias = own_bias, at_columns(own_bias, read)
+
+    @torch.no_grad()
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, only_read: bool) -> Tensor:
+        """Only the read columns' queries are given where `only_read`; key and value (N, key-value heads, W, D) are all.
+
+        A row's own keys are few: their attention is worked out first. To the clean keys comes one more that stands for all
+        of them: its score is the log of their sum, and its value marks, in a spare dimension, the share that is theirs.
+        """
+        count, heads, width, size = query.shape
+        groups = heads // key.shape[1]
+        bias, own_bias = (self._read_bias, self._own_read_bias) if only_read else (self._bias, self._own_bias)
+        own = (query * scaling) @ key.repeat_interleave(groups, 1).transpose(2, 3) + own_bias[:, None]
+        own_sum = own.float().logsumexp(dim=-1, keepdim=True)
+        own_output = (own.float() - own_sum).exp().to(query.dtype) @ value.repeat_interleave(groups, 1)
+
+        keys, values = (self._with_stand_in(states[self.rows[0], :, :-1]) for states in self.layers[layer])
+        # In two parts, so that nothing of the sum is lost in half precision.
+        high = (own_sum / scaling).to(query.dtype)
+        low = (own_sum / scaling - high.float()).to(query.dtype)
+        asked = torch.cat([query, high, low, query.new_zeros(*query.shape[:3], _SPARE - 2)], dim=-1)
+        output = scaled_dot_product_attention(
+            asked.transpose(0, 1).reshape(1, heads, count * width, size + _SPARE),
+            keys.repeat_interleave(groups, 0)[None],
+            values.repeat_interleave(groups, 0)[None],
+            attn_mask=bias.flatten(0, 1),
+            scale=scaling,
+        )
+        output = output.view(heads, count, width, size + _SPARE).transpose(0, 1)
+        return output[..., :size] + output[..., size : size + 1] * own_output
+
+    @staticmethod
+    def _with_stand_in(states: Tensor) -> Tensor:
+        """Keys or values (heads, L, D) with the stand-in behind them, (heads, L + 1, D + spare): zero but for a spare 1."""
+        with_spare = pad(states, (0, _SPARE, 0, 1))
+        with_spare[:, -1, states.shape[-1] : states.shape[-1] + 2] = 1
+        return with_spare
+
+
+def at_columns(states: Tensor, columns: Tensor, dim: int = 1) -> Tensor:
+    """Columns (N, K) of dimension `dim` of states (N, ...)."""
+    return states.gather(dim, _index(states, columns, dim))
+
+
+def spread_columns(states: Tensor, columns: Tensor, width: int) -> Tensor:
+    """The inverse: states (N, K, ...) at columns (N, K) of `width`, 0 elsewhere."""
+    empty = states.new_zeros(states.shape[0], width, *states.shape[2:])
+    return empty.scatter(1, _index(states, columns, 1), states)
+
+
+def _index(states: Tensor, columns: Tensor, dim: int) -> Tensor:
+    shape, full = [1] * states.dim(), list(states.shape)
+    shape[0], shape[dim] = columns.shape
+    full[dim] = columns.shape[1]
+    return columns.view(shape).expand(full)
+
+
+def _bias(allowed: Tensor, layers: Layers) -> Tensor:
+    """0 where a query may look, minus infinity elsewhere."""
+    return torch.zeros(allowed.shape, dtype=layers[0][0].dtype, device=allowed.device).masked_fill_(
+        ~allowed, -torch.inf
+    )
