@@ -51,9 +51,12 @@ class EngineOptions:
 
     def _cpu_arguments(self) -> list[str]:
         # vLLM 0.32 on CPU dies of a request with a seed when a prompt is prefilled in parts; so it never is. And nothing is
-        # compiled: that costs 20 s at the first request and needs a compiler.
+        # compiled: that costs 20 s at the first request and needs a compiler. One process computes and schedules ("uni"): a
+        # worker of its own waits by spinning, in every token and for a second after the last, and so does its scheduler.
+        # Measured for 128 completions on two cores: 0.9 s of CPU time against 2.5, the same tokens.
         batched = str(max(65536, self.max_model_len))
-        return ["--no-enable-chunked-prefill", "--max-num-batched-tokens", batched, "--enforce-eager"]
+        arguments = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", batched, "--enforce-eager"]
+        return [*arguments, "--distributed-executor-backend", "uni"]
 
     def environment(self) -> dict[str, str]:
         """What the server's environment has on top of this process's."""
@@ -68,6 +71,8 @@ class EngineOptions:
         }
         if not torch.cuda.is_available():
             environment["TORCHDYNAMO_DISABLE"] = "1"
+            # Or vLLM puts a worker process in place of "uni" on CPU, to set OpenMP's variables there; here they are set above.
+            environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         return environment
 
 
