@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model train evaluate reproduce-table1 lint format test test-fast clean
+.PHONY: help setup doctor base-model train evaluate reproduce-table1 recall bench-importance fidelity lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,15 @@ evaluate: setup ## Evaluate a model: make evaluate ARGS='model.path=...'
 reproduce-table1: setup ## Table 1: base model, GRPO, OAR-G, OAR-P (SEEDS=, STEPS=, OUT=)
 	@$(BIN)/python -m experiments.table1 $(if $(SEEDS),seeds=$(SEEDS)) $(if $(STEPS),steps=$(STEPS)) \
 		$(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+recall: setup ## Which signals find the tokens that are known to matter (OUT=)
+	@$(BIN)/python -m experiments.recall $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+bench-importance: setup ## What importance costs and how true it is (OUT=)
+	@$(BIN)/python -m experiments.bench_importance $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+fidelity: setup ## How well cheap signals agree with exact OAR-P, and at what cost (OUT=)
+	@$(BIN)/python -m experiments.fidelity $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
 
 lint: setup ## ruff, formatting and types
 	@$(BIN)/ruff check .

@@ -46,8 +46,12 @@ def ensure_base_model(config: TeachConfig, root: Path, progress: Callable[[str],
 
 
 def model_key(config: TeachConfig) -> str:
-    """12 hex digits that stand for the configuration and the version of the task's source."""
-    made_of = json.dumps({"source": SOURCE_VERSION, **asdict(config)}, sort_keys=True)
+    """12 hex digits that stand for the configuration and the version of the task's source.
+
+    `tie_embeddings` came later: left out where it is false, so that models taught before keep their names.
+    """
+    content = {key: value for key, value in asdict(config).items() if key != "tie_embeddings" or value}
+    made_of = json.dumps({"source": SOURCE_VERSION, **content}, sort_keys=True)
     return hashlib.sha256(made_of.encode()).hexdigest()[:12]
 
 

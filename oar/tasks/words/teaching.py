@@ -34,7 +34,8 @@ class TeachConfig:
 
     seed: int = 0  # of the initial weights, the problems and the sampling of the accuracy
     filler: int = 0  # words of random filler per operation in the demonstrations
-    # the model: Qwen2 architecture, embeddings untied (vLLM on CPU keeps stale logits weights for tied ones)
+    # the model: Qwen2 architecture
+    tie_embeddings: bool = False  # for studies without the engine: vLLM on CPU keeps stale logits weights for tied ones
     hidden_size: int = 128
     num_layers: int = 3
     num_heads: int = 4
@@ -125,7 +126,10 @@ def teach(config: TeachConfig, progress: Callable[[str], None]) -> Taught:
 
 
 def build_model(config: TeachConfig, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
-    """A fresh float32 model; its pad embedding is exactly zero and gets no gradient, so it stays zero."""
+    """A fresh float32 model; its pad embedding is exactly zero.
+
+    It gets no gradient, so it stays zero; unless the embeddings are tied: then the head moves it.
+    """
     architecture = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
@@ -136,7 +140,7 @@ def build_model(config: TeachConfig, tokenizer: PreTrainedTokenizerBase) -> Qwen
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
         initializer_range=config.initializer_range,
         max_position_embeddings=config.max_position_embeddings,
-        tie_word_embeddings=False,
+        tie_word_embeddings=config.tie_embeddings,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

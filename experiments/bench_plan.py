@@ -1,0 +1,200 @@
+"""What the benchmark of importance measures: validated before anything starts, and every measured case kept as JSON."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose
+from hydra.errors import HydraException
+from rich.progress import Progress
+
+from experiments.bench_update import PlainImportance, Synthetic
+from experiments.recall import stage
+from oar.config import TrainConfig, build, validated
+from oar.costs import EMBEDDED, EXACT, GRPO, OAR_G, OAR_GN, PLAIN, STEPS, SYNTHETIC, WINDOW
+from oar.errors import ConfigError
+from oar.files import write_text_atomic
+from oar.importance import ImportanceEstimator
+from oar.provenance import ROOT, config_hash, cpu_model, gpu_name, versions
+
+PARTS = (SYNTHETIC, EMBEDDED, STEPS)
+NEEDED = (GRPO, OAR_G, OAR_GN, EXACT, WINDOW)
+AUTO = "auto"
+Case = dict[str, Any]
+
+
+@dataclass
+class SizeConfig:
+    """A made-up model and, by completion length, how many completions an update has."""
+
+    architecture: dict[str, Any]
+    lengths: dict[int, int]
+
+
+@dataclass
+class GridConfig:
+    """The sizes for one kind of device."""
+
+    dtype: str
+    max_tokens_per_forward: int
+    sizes: dict[str, SizeConfig]
+
+
+@dataclass
+class BenchConfig:
+    """One benchmark; the keys are explained in conf/bench_importance.yaml."""
+
+    seed: int
+    overrides: list[str]
+    parts: list[str]
+    variants: dict[str, list[str]]
+    faithful: float
+    grid: str
+    grids: dict[str, GridConfig]
+    prompt_tokens: int
+    answer_tokens: int
+    rounds: int
+    method_seconds: float
+    limit_s: float
+    synthetic_methods: list[str]
+    step_methods: list[str]
+    step_warmup: int
+    step_rounds: int
+    output_dir: str
+
+    def __post_init__(self) -> None:
+        for key in ("prompt_tokens", "answer_tokens", "rounds", "step_rounds"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
+        if not self.parts or set(self.parts) - set(PARTS):
+            raise ConfigError(f"parts must be some of {', '.join(PARTS)}, but is {self.parts}.")
+        if STEPS in self.parts and EMBEDDED not in self.parts:
+            raise ConfigError(f"parts names {STEPS} without {EMBEDDED}, which finds the variant to judge: name both.")
+        if missing := [name for name in NEEDED if name not in self.variants]:
+            raise ConfigError(f"variants must name {', '.join(missing)}, which the eight numbers are made of.")
+        if PLAIN in self.variants:
+            raise ConfigError(f"variants must not name {PLAIN}: it is the naive reference, measured by itself.")
+        for key, needed in (("synthetic_methods", {GRPO, EXACT, WINDOW}), ("step_methods", {GRPO})):
+            methods = getattr(self, key)
+            if needed - set(methods) or set(methods) - set(self.variants):
+                raise ConfigError(
+                    f"{key} must be names of variants, {', '.join(sorted(needed))} among them, but is {methods}."
+                )
+        if self.grid not in (AUTO, *self.grids):
+            raise ConfigError(f"grid must be one of {', '.join((AUTO, *self.grids))}, but is {self.grid!r}.")
+        shortest = self.answer_tokens + 3
+        for name, grid in self.grids.items():
+            for size, found in grid.sizes.items():
+                if any(length < shortest or count < 0 for length, count in found.lengths.items()):
+                    raise ConfigError(
+                        f"grids.{name}.sizes.{size}.lengths must map lengths of {shortest} or more to completions (0: none), "
+                        f"but is {found.lengths}."
+                    )
+
+
+class Bench:
+    """What is to be measured, all of it validated before anything starts, and the cases that are there already."""
+
+    def __init__(self, cfg: BenchConfig, folder: Path, progress: Progress) -> None:
+        """Raises ConfigError for whatever cannot work."""
+        self.cfg, self.folder, self.progress = cfg, folder, progress
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.grid = cfg.grids[("gpu" if self.device == "cuda" else "cpu") if cfg.grid == AUTO else cfg.grid]
+        self.variants = {name: self._compose(overrides) for name, overrides in cfg.variants.items()}
+        self.settings = self.variants[GRPO]
+        self.estimators = {name: _build(variant, {}) for name, variant in self.variants.items()}
+        self.kept = 0
+
+    def _compose(self, overrides: list[str]) -> TrainConfig:
+        every = [*self.cfg.overrides, f"seed={self.cfg.seed}", *overrides]
+        try:
+            return validated(compose("train", every), TrainConfig)
+        except HydraException as error:
+            said = str(error).splitlines()[0].rstrip(".")
+            raise ConfigError(f"conf/train cannot be composed with {' '.join(every)}: {said}.") from error
+
+    def candidates(self) -> list[str]:
+        """The windowed and budgeted variants."""
+        estimators = {name: variant.method.estimator for name, variant in self.variants.items()}
+        return [n for n, e in estimators.items() if e.get("window") is not None or e.get("budget") is not None]
+
+    def synthetic_methods(self) -> dict[str, ImportanceEstimator]:
+        """By name, with the grid's own bound on a forward; the naive OAR-P last."""
+        bound = {"max_tokens_per_forward": self.grid.max_tokens_per_forward}
+        found = {name: _build(self.variants[name], bound) for name in self.cfg.synthetic_methods}
+        return found | {PLAIN: PlainImportance(**bound)}
+
+    def synthetic_cases(self) -> list[Synthetic]:
+        """One for every size and length."""
+        cfg = self.cfg
+        return [
+            Synthetic(
+                size=size,
+                architecture=dict(found.architecture),
+                dtype=self.grid.dtype,
+                device=self.device,
+                length=length,
+                completions=count,
+                prompt_tokens=cfg.prompt_tokens,
+                answer_tokens=cfg.answer_tokens,
+                seed=cfg.seed,
+                cfg=self.settings,
+            )
+            for size, found in self.grid.sizes.items()
+            for length, count in found.lengths.items()
+            if count
+        ]
+
+    def case(self, name: str, made_of: Mapping[str, Any], measure: Callable[[], Case]) -> Case:
+        """What was measured under this name by the same code on the same machine, else measured now and kept."""
+        here = {"code": code_hash(), "torch": versions()["torch"], "machine": gpu_name() or cpu_model()}
+        file = self.folder / "cases" / f"{name}-{config_hash({**made_of, **here})[:12]}.json"
+        if file.exists():
+            self.kept += 1
+        else:
+            with stage(self.progress, name):
+                found = measure()
+            write_text_atomic(file, json.dumps(found, allow_nan=False))
+        kept: Case = json.loads(file.read_text())
+        return kept
+
+    def description(self) -> Case:
+        """What was measured, for the report."""
+        keys = ("faithful", "step_rounds", "prompt_tokens", "answer_tokens")
+        return {key: getattr(self.cfg, key) for key in keys} | {
+            "threads": self.settings.learner.threads,
+            "dtype": f"{self.grid.dtype} for the made-up models, {self.settings.model.dtype} for the embedded one",
+            "probe": self.settings.probe.name,
+            "sizes": "; ".join(_told(size, found) for size, found in self.grid.sizes.items()),
+            "kept": f"{self.kept} cases were kept from an earlier call." if self.kept else "",
+        }
+
+
+@cache
+def code_hash() -> str:
+    """SHA-256 of the source that is measured: what other code took is not taken for this one's."""
+    source = [
+        file for file in (ROOT / "oar").rglob("*.py") if file.parent.name != "reports" and file.name != "costs.py"
+    ]
+    source += [ROOT / "experiments" / "bench_update.py", ROOT / "tests" / "importance" / "plain.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(source))).hexdigest()
+
+
+def _build(variant: TrainConfig, options: Mapping[str, int]) -> ImportanceEstimator:
+    """The variant's estimator, with those of `options` that it has."""
+    target = dict(variant.method.estimator)
+    changed = {key: value for key, value in options.items() if key in target}
+    estimator: ImportanceEstimator = build("method.estimator", target | changed)
+    return estimator
+
+
+def _told(size: str, found: SizeConfig) -> str:
+    of = found.architecture
+    width = f"hidden {of['hidden_size']}, intermediate {of['intermediate_size']}, vocabulary {of['vocab_size']}"
+    counts = ", ".join(f"{count} of {length}" for length, count in found.lengths.items() if count)
+    return f"`{size}` is {of['num_hidden_layers']} layers, {width}; completions of an update: {counts}"

@@ -1,0 +1,497 @@
+"""The benchmark of importance: what it refuses, what it counts, and that every number it prints was measured."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hydra import initialize_config_dir
+from rich.progress import Progress
+
+from experiments import bench_importance, bench_plan
+from experiments.bench_importance import step_of_each
+from experiments.bench_plan import Bench, BenchConfig
+from experiments.bench_update import (
+    PeakMemory,
+    PlainImportance,
+    Synthetic,
+    counted_tokens,
+    in_fresh_process,
+    measure_memory,
+    measure_seconds,
+    timed_rounds,
+)
+from oar.config import TrainConfig, validated
+from oar.costs import cheapest_faithful, embedded_rows, step_rows, summary, synthetic_rows, tidy
+from oar.errors import ConfigError, OarError
+from oar.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
+from oar.learner.update import LossInputs, accumulate_gradient
+from oar.reports.bench_importance import write_bench
+from tests.models import tiny_model
+from tests.test_config import CONF, composed
+
+KEYS = {
+    "oar_g_step_ratio",
+    "oar_p_exact_step_ratio",
+    "oar_p_window_step_ratio",
+    "oar_p_window_spearman",
+    "exact_over_plain_256",
+    "window_growth_256_1024",
+    "best_one_backward_spearman",
+    "peak_extra_memory_ratio",
+}
+ARCHITECTURE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 40,
+    "max_position_embeddings": 256,
+    "rope_theta": 1e4,
+    "initializer_range": 0.2,
+    "tie_word_embeddings": False,
+}
+CASE = Synthetic(
+    size="tiny",
+    architecture=ARCHITECTURE,
+    dtype="float32",
+    device="cpu",
+    length=20,
+    completions=3,
+    prompt_tokens=5,
+    answer_tokens=2,
+    seed=1,
+    cfg=validated(composed("probe=as_mean"), TrainConfig),
+)
+REASONING, TAIL, ROW = 16, 3, 25  # tokens: of 20, less answer, marker and EOS; marker and answer; with the prompt
+
+
+def bench(folder: Path, *overrides: str) -> Bench:
+    cfg = validated(composed(*overrides, name="bench_importance"), BenchConfig)
+    with initialize_config_dir(str(CONF), version_base=None):
+        return Bench(cfg, folder, Progress())
+
+
+# The configuration.
+
+
+def test_the_default_measures_what_the_eight_numbers_need(tmp_path: Path) -> None:
+    found = bench(tmp_path)
+    assert set(found.candidates()) == {name for name in found.variants if name.startswith(("window", "budget"))}
+    assert found.estimators["window8"] == PerturbationImportance(window=8)
+    assert found.estimators["window8_budget16"] == PerturbationImportance(window=8, budget=16)
+    assert {(case.size, case.length) for case in found.synthetic_cases()} == {
+        (size, length) for size in ("embedded", "half_billion_shape") for length in (64, 256, 1024)
+    }
+    assert all(variant.probe.name == "as_mean" for variant in found.variants.values())
+    # The made-up small model is the embedded one.
+    teach, made_up = found.settings.model.teach, found.grid.sizes["embedded"].architecture
+    assert made_up["num_hidden_layers"] == teach["num_layers"]
+    assert made_up["num_attention_heads"] == teach["num_heads"]
+    for key in ("hidden_size", "intermediate_size", "num_key_value_heads", "rope_theta", "initializer_range"):
+        assert made_up[key] == teach[key]
+
+
+def test_the_grid_bounds_the_forwards_of_every_method(tmp_path: Path) -> None:
+    methods = bench(tmp_path, "grid=gpu").synthetic_methods()
+    assert methods["oar_p"] == PerturbationImportance(max_tokens_per_forward=32768)
+    assert methods["plain"] == PlainImportance(32768)
+    assert methods["grpo"] == UniformImportance()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rounds=0", "rounds must be 1 or more"),
+        ("parts=[speed]", "parts must be some of synthetic, embedded, steps"),
+        ("parts=[steps]", "steps without embedded"),
+        ("~variants.oar_gn", "variants must name oar_gn"),
+        ("+variants.plain=['method=oar_p']", "must not name plain"),
+        ("step_methods=[oar_p]", "step_methods must be names of variants, grpo among them"),
+        ("synthetic_methods=[grpo,oar_p,window8,best]", "synthetic_methods must be names"),
+        ("grid=tpu", "grid must be one of auto, cpu, gpu"),
+        ("+grids.cpu.sizes.embedded.lengths={4:1}", "lengths of 5 or more"),
+        ("+variants.new=['method=best']", "cannot be composed with .*method=best"),
+        ("+variants.new=['method=oar_p','method.estimator.window=-1']", "window must be 0 or more"),
+    ],
+)
+def test_bad_values_are_refused(override: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        bench(tmp_path, override)
+    assert str(caught.value).count("\n") == 0
+
+
+# One update.
+
+
+def test_the_update_is_the_learners() -> None:
+    update = CASE.update({})
+    data = update.run(UniformImportance())
+    measured = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
+
+    update.model.zero_grad(set_to_none=True)
+    expected = LossInputs.of(update.batch, update.advantages)
+    expected.old_logprobs = data.old_logprobs  # on the policy
+    accumulate_gradient(
+        update.model,
+        None,
+        expected,
+        torch.arange(3),
+        CASE.cfg.learner,
+        temperature=1.0,
+        max_completion_length=20,
+        look=None,
+    )
+    gradient = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
+    assert gradient.abs().max() > 1e-3
+    assert torch.allclose(measured, gradient, atol=1e-6)
+    # With credit it is another one.
+    update.run(PerturbationImportance())
+    weighted = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
+    assert (weighted - gradient).abs().max() > 1e-4
+
+
+def test_plain_is_the_same_signal() -> None:
+    update = CASE.update({})
+    exact, plain = (update.run(how).token_importance for how in (PerturbationImportance(), PlainImportance(100)))
+    assert exact.max() > 1e-3
+    assert torch.allclose(exact, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "tokens"),
+    [
+        (UniformImportance(), 0),
+        (GradientNormImportance(), 0),  # the update's forward is shared
+        (GradientImportance(), 3 * (REASONING + TAIL)),
+        (PerturbationImportance(window=0), 3 * REASONING * (1 + TAIL)),
+        (PerturbationImportance(budget=4, window=0), 3 * 4 * (1 + TAIL)),
+        (PlainImportance(2048), 3 * (1 + REASONING) * (ROW - 1)),  # EOS is cut off; one more row is the clean one
+    ],
+)
+def test_every_token_is_counted_once(estimator: Any, tokens: int) -> None:
+    update = CASE.update({})
+    with counted_tokens(update.model) as count:
+        update.run(estimator)
+    assert sum(count) == 3 * ROW + tokens
+    before = len(count)
+    update.run(estimator)
+    assert len(count) == before, "counts on after the block"
+
+
+@dataclass
+class FakeUpdate:
+    """Takes what each method says it takes."""
+
+    order: list[str]
+
+    def seconds(self, estimator: Any) -> tuple[float, float]:
+        name, whole = estimator
+        self.order.append(name)
+        return whole, whole / 2
+
+
+def test_rounds_take_turns_and_slow_methods_leave_early() -> None:
+    update = FakeUpdate([])
+    methods: Any = {"slow": ("slow", 3.0), "middle": ("middle", 1.0), "fast": ("fast", 0.25)}
+    found = timed_rounds(update, methods, rounds=4, method_seconds=2.0)  # type: ignore[arg-type]
+    assert found["slow"] == {"update": [3.0], "credit": [1.5]}
+    assert found["middle"]["update"] == [1.0, 1.0]
+    assert found["fast"]["credit"] == [0.125] * 4
+    assert update.order == ["slow", "middle", "fast", "middle", "fast", "fast", "fast"]
+
+
+def test_what_would_take_too_long_is_left_out() -> None:
+    methods = {"grpo": UniformImportance(), "oar_p": PerturbationImportance(), "plain": PlainImportance(2048)}
+    found = measure_seconds(CASE, methods, rounds=1, method_seconds=1.0, limit_s=0.0)
+    assert list(found["seconds"]) == ["grpo"]
+    assert set(found["skipped"]) == {"oar_p", "plain"}
+    assert found["skipped"]["plain"] > found["skipped"]["oar_p"] > 0
+    found = measure_seconds(CASE, methods, rounds=2, method_seconds=60.0, limit_s=60.0)
+    assert not found["skipped"]
+    for name, seconds in found["seconds"].items():
+        assert len(seconds["update"]) == 2, name
+        assert all(0 < credit < whole for credit, whole in zip(seconds["credit"], seconds["update"], strict=True))
+
+
+# Fresh processes and memory.
+
+
+def take_and_free(mib: int) -> dict[str, Any]:
+    memory = PeakMemory("cpu")
+    held, _ = memory.mark()
+    taken = torch.ones(mib * 2**18)
+    del taken
+    _, peak = memory.mark()
+    _, later = memory.mark()
+    return {"known": memory.known, "peak": peak - held, "later": later - held}
+
+
+def refuse() -> dict[str, Any]:
+    raise OarError("Too much was asked.")
+
+
+def die() -> dict[str, Any]:
+    os._exit(3)
+
+
+def test_a_peak_is_seen_though_it_is_over_and_then_forgotten() -> None:
+    found = in_fresh_process(take_and_free, 64)
+    if not found["known"]:
+        pytest.skip("this system does not tell peaks")
+    assert found["peak"] == pytest.approx(64 * 2**20, rel=0.1)
+    assert found["later"] < 8 * 2**20
+
+
+def test_what_a_case_raises_is_raised_here_and_a_death_is_told() -> None:
+    with pytest.raises(OarError, match="Too much was asked"):
+        in_fresh_process(refuse)
+    with pytest.raises(OarError, match="exit code 3"):
+        in_fresh_process(die)
+
+
+def test_memory_tells_the_credit_from_the_update() -> None:
+    # Wide enough for gradients and a forward's activations to be told from the noise of a process.
+    case = replace(CASE, architecture={**ARCHITECTURE, "hidden_size": 256, "intermediate_size": 1024}, completions=2)
+    gradients = sum(parameter.numel() for parameter in case.model().parameters()) * 4
+    grpo, exact = (
+        in_fresh_process(measure_memory, case, how) for how in (UniformImportance(), PerturbationImportance())
+    )
+    assert grpo["tokens"] == 2 * ROW
+    assert [len(row) for row in exact["importance"]] == [REASONING] * 2
+    assert exact["weights"][0] != grpo["weights"][0] == [1.0] * REASONING
+    # The kernel counts resident pages with an error of some hundred KiB.
+    assert 0.95 * gradients < grpo["update_peak"] < 2 * gradients
+    assert grpo["credit_peak"] < 2**19 < exact["credit_peak"]
+
+
+# The statistics, by hand.
+
+IMPORTANCE = {
+    "grpo": [[1.0] * 5] * 2,
+    "oar_p": [[1.0, 2, 3, 4, 5]] * 2,
+    "window8": [[1.0, 2, 3, 5, 4], [5.0, 4, 3, 2, 1]],
+}
+IMPORTANCE |= {"oar_g": [[5.0, 4, 3, 2, 1]] * 2, "oar_gn": [[2.0, 1, 3, 4, 5]] * 2, "plain": IMPORTANCE["oar_p"]}
+
+
+def synthetic_case(length: int, credit: float) -> dict[str, Any]:
+    """GRPO takes 1 s, exact OAR-P 3 s; the first round is slow and never counted."""
+    return {
+        "size": "embedded",
+        "length": length,
+        "completions": 2,
+        "seconds": {
+            "grpo": {"update": [9.0, 1.0, 1.0], "credit": [9.0, 0.01, 0.01]},
+            "oar_p": {"update": [9.0, 3.0, 4.0], "credit": [9.0, 2.0, 3.0]},
+            "window8": {"update": [9.0, 2.0, 2.0], "credit": [9.0, credit, credit]},
+            "plain": {"update": [8.0], "credit": [5.0]},
+        },
+        "skipped": {},
+        "memory": {
+            name: {
+                "tokens": 100,
+                "update_peak": 10 * 2**20,
+                "credit_peak": peak * 2**20,
+                "importance": IMPORTANCE[name],
+                "weights": IMPORTANCE[name],
+            }
+            for name, peak in (("grpo", 0), ("oar_p", 12), ("window8", 4), ("plain", 3))
+        },
+    }
+
+
+def table() -> pd.DataFrame:
+    names = ("grpo", "oar_g", "oar_gn", "oar_p", "window8")
+    embedded = {
+        "length": 50.0,
+        "completions": 2,
+        "problems": ["a", "b"],
+        "seconds": {name: {"update": [5.0, 1.0 + at], "credit": [4.0, 1.0]} for at, name in enumerate(names)},
+        "tokens": dict.fromkeys(names, 10),
+        "importance": {name: IMPORTANCE[name] for name in names},
+        "weights": {name: IMPORTANCE[name] for name in names},
+    }
+    stages = {"grading": 0.0, "scoring": 0.0, "importance": 0.0, "update": 0.0, "sync": 0.0}
+    rounds = [
+        {
+            "grpo": {"total": 2.0 * slow, "generation": 1.0 * slow, **stages},
+            "oar_g": {"total": 2.2 * slow, "generation": 1.0 * slow, **stages},
+            "oar_p": {"total": 5.0 * slow, "generation": 1.0 * slow, **stages},
+            "window8": {"total": 3.0 * slow, "generation": 1.0 * slow, **stages},
+        }
+        for slow in (1.0, 3.0)
+    ]
+    synthetic = [
+        row for length, credit in ((256, 0.1), (1024, 0.5)) for row in synthetic_rows(synthetic_case(length, credit))
+    ]
+    return tidy([*synthetic, *embedded_rows(embedded), *step_rows(rounds, 50.0)])
+
+
+def value(rows: pd.DataFrame, *where: object) -> float:
+    (found,) = rows.set_index(["part", "length", "method", "metric"])["value"].loc[[where]]
+    return float(found)
+
+
+def test_statistics_by_hand() -> None:
+    rows = table()
+    assert list(rows.columns) == ["part", "size", "length", "method", "metric", "value"]
+    assert value(rows, "synthetic", 256, "oar_p", "update_s") == 3.5
+    assert value(rows, "synthetic", 256, "oar_p", "update_ratio") == 3.5
+    assert value(rows, "synthetic", 256, "oar_p", "update_ratio_q1") == 3.25
+    assert value(rows, "synthetic", 256, "oar_p", "rounds") == 2
+    assert value(rows, "synthetic", 256, "plain", "rounds") == 1
+    assert value(rows, "synthetic", 256, "oar_p", "credit_s_per_completion") == 1.25
+    assert value(rows, "synthetic", 256, "oar_p", "over_plain") == 9 / 5, "the one round they share"
+    assert value(rows, "synthetic", 256, "oar_p", "memory_ratio") == 1.2
+    assert value(rows, "embedded", 50, "window8", "spearman") == pytest.approx((0.9 - 1) / 2)
+    assert value(rows, "embedded", 50, "oar_gn", "top_fifth_overlap") == 1
+    assert value(rows, "embedded", 50, "oar_gn", "weights_correlation") == pytest.approx(0.9)
+    assert value(rows, "embedded", 50, "grpo", "weights_correlation") == 0
+    assert value(rows, "steps", 50, "oar_p", "step_ratio") == 2.5
+    assert value(rows, "steps", 50, "oar_p", "learner_ratio") == 4
+    assert value(rows, "steps", 50, "oar_p", "total_s") == 10
+
+
+def test_the_eight_numbers() -> None:
+    rows = table()
+    assert summary(rows, "window8") == pytest.approx(
+        {
+            "oar_g_step_ratio": 1.1,
+            "oar_p_exact_step_ratio": 2.5,
+            "oar_p_window_step_ratio": 1.5,
+            "oar_p_window_spearman": -0.05,
+            "exact_over_plain_256": 1.8,
+            "window_growth_256_1024": 5.0,
+            "best_one_backward_spearman": 0.9,
+            "peak_extra_memory_ratio": 1.2,
+        }
+    )
+    nothing = summary(rows[rows["part"] == "nothing"], None)
+    assert set(nothing) == KEYS
+    assert set(nothing.values()) == {None}
+
+
+def test_the_cheapest_faithful_variant() -> None:
+    rows = table()
+    candidates = ["oar_p", "oar_gn", "window8"]
+    assert cheapest_faithful(rows, candidates, 0.85) == "oar_gn"
+    assert cheapest_faithful(rows, candidates, 0.95) == "oar_p"
+    assert cheapest_faithful(rows, ["window8"], 0.85) is None
+    assert cheapest_faithful(rows[rows["part"] == "synthetic"], candidates, 0.85) is None
+
+
+def test_the_files_show_what_was_missed_and_what_was_left_out(tmp_path: Path) -> None:
+    run = {"faithful": 0.9, "step_rounds": 2, "prompt_tokens": 40, "answer_tokens": 2, "threads": 1, "dtype": "float32"}
+    run |= {"probe": "as_mean", "sizes": "`embedded` is small", "kept": "", "completions": "2 completions"}
+    provenance = {"command": "python it", "versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2}
+    rows = table()
+    rows = rows[(rows["method"] != "plain") & (rows["metric"] != "over_plain")]
+    numbers = write_bench(
+        rows, tmp_path, chosen="window8", skipped={"embedded, 1024": {"plain": 77.0}}, run=run, provenance=provenance
+    )
+    assert set(numbers) == KEYS
+    assert numbers["exact_over_plain_256"] is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.csv", "bench.md", "bench.png", "provenance.json"]
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert np.allclose(pd.read_csv(tmp_path / "bench.csv")["value"], rows["value"])
+    record = json.loads((tmp_path / "provenance.json").read_text())
+    assert record["chosen"] == "window8"
+    assert record["summary"] == numbers
+    text = (tmp_path / "bench.md").read_text()
+    assert "| `oar_p_exact_step_ratio` | 4.2 (the paper's) | <= 2 | 2.50 | missed by 0.50 |" in text
+    assert "| `oar_g_step_ratio` | 1.4 (the paper's own measurement) | <= 1.15 | 1.10 | yes |" in text
+    assert "| `oar_p_window_spearman` |  | >= 0.9 | -0.05 | missed by 0.95 |" in text
+    assert "| `exact_over_plain_256` |  | <= 0.45 |  | not measured |" in text
+    assert "embedded 256 to 1024: 5.00x" in text
+    assert "embedded 256: 12.0 / 10.0" in text
+    assert "`plain` about 77 s" in text
+    (blank,) = [line for line in text.splitlines() if line.startswith("| `plain` |")]
+    assert set(blank.removeprefix("| `plain` |")) == {" ", "|"}
+
+
+# Whole steps, and what is kept.
+
+
+class FakeLearner:
+    """Trains by making its weights larger, and notes what it was given."""
+
+    def __init__(self, log: list[Any], name: str) -> None:
+        self.model, self.sync, self.step = tiny_model(), self, -1
+        self.log, self.name = log, name
+
+    def push(self, model: torch.nn.Module, version: int) -> None:
+        self.log.append((self.name, version, float(next(model.parameters()).detach().sum())))
+
+    def training_step(self) -> Any:
+        self.log.append((self.name, self.step))
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter += 1
+        return type("Report", (), {"seconds": {"total": 1.0}})
+
+
+def test_every_method_steps_from_the_same_weights_in_turn() -> None:
+    log: list[Any] = []
+    learners: Any = {name: FakeLearner(log, name) for name in ("grpo", "oar_g", "oar_p")}
+    start = float(next(learners["grpo"].model.parameters()).detach().sum())
+    for step in range(2):
+        assert list(step_of_each(learners, step)) == ["grpo", "oar_g", "oar_p"]
+    pushes, steps = [entry for entry in log if len(entry) == 3], [entry for entry in log if len(entry) == 2]
+    assert steps == [("grpo", 0), ("oar_g", 0), ("oar_p", 0), ("oar_g", 1), ("oar_p", 1), ("grpo", 1)]
+    assert [(name, version) for name, version, _ in pushes] == steps
+    assert {weights for _, _, weights in pushes} == {start}
+
+
+def test_a_measured_case_is_kept_by_what_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def measure() -> dict[str, Any]:
+        measured.append(1)
+        return {"value": len(measured)}
+
+    found = bench(tmp_path)
+    assert found.case("one", {"length": 64}, measure) == {"value": 1}
+    assert found.case("one", {"length": 64}, measure) == {"value": 1}
+    assert found.kept == 1
+    assert found.case("one", {"length": 65}, measure) == {"value": 2}
+    monkeypatch.setattr(bench_plan, "code_hash", lambda: "other code")
+    assert found.case("one", {"length": 64}, measure) == {"value": 3}
+
+
+def test_an_interrupted_case_is_measured_again_and_finished_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, cases = bench(tmp_path, "synthetic_methods=[grpo,oar_p,window8]"), []
+
+    @contextmanager
+    def fake(fails_at: int) -> Iterator[list[str]]:
+        called: list[str] = []
+
+        def run(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+            called.append(function.__name__)
+            if len(called) == fails_at:
+                raise KeyboardInterrupt
+            seconds = {"grpo": {"update": [1.0], "credit": [1.0]}, "oar_p": {"update": [1.0], "credit": [1.0]}}
+            return {"seconds": seconds, "skipped": {"plain": 9.0}} if function is measure_seconds else {"tokens": 1}
+
+        monkeypatch.setattr(bench_importance, "in_fresh_process", run)
+        yield called
+
+    with fake(fails_at=3), pytest.raises(KeyboardInterrupt):
+        bench_importance.measure_synthetic(found, CASE)
+    with fake(fails_at=99) as called:
+        cases.append(bench_importance.measure_synthetic(found, CASE))
+    assert called == ["measure_memory"], "seconds and one memory were there already"
+    assert set(cases[0]["memory"]) == {"grpo", "oar_p"}, "what was left out has no memory either"
+    with fake(fails_at=99) as called:
+        bench_importance.measure_synthetic(found, replace(CASE, length=21))
+    assert called[0] == "measure_seconds"

@@ -1,0 +1,316 @@
+"""The fidelity study: its measures by hand, its own signals against the project's, what they cost, and a whole run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hydra import initialize_config_dir
+
+from experiments.fidelity import FidelityConfig, Plan, draw, timed
+from experiments.fidelity_signals import GradientVariant, Surprisal, counted_tokens
+from oar.config import validated
+from oar.errors import ConfigError, DataError
+from oar.fidelity import (
+    AGREEMENT,
+    BACKWARD,
+    COLUMNS,
+    FORWARD,
+    MASS,
+    SECONDS,
+    WEIGHTS,
+    agreement,
+    agreement_between,
+    condition_facts,
+    fidelity_table,
+    pearson,
+)
+from oar.importance import CreditInputs, GradientImportance, GradientNormImportance, PerturbationImportance
+from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, Probe
+from oar.recall import OVERLAP, SPEARMAN
+from oar.reports.fidelity import CLOSED, OPENED, write_fidelity
+from oar.tasks.sources import load_benchmark
+from oar.tasks.task import Task
+from oar.tasks.words import build_tokenizer
+from oar.tasks.words.base_model import model_key
+from oar.tasks.words.teaching import TeachConfig, build_model
+from tests.models import MARKER, credit_inputs, random_batch, tiny_model
+from tests.test_config import CONF, composed
+
+ROOT = Path(__file__).parents[2]
+PROBES = [AnswerMeanProbe(), LastTokenProbe([MARKER]), AnswerJointProbe()]
+
+
+def inputs(probe: Probe = PROBES[0], rows: int = 4) -> CreditInputs:
+    return credit_inputs(random_batch(3, rows), probe)
+
+
+# --- measures ---------------------------------------------------------------------------------------------------------
+
+
+def test_agreement_by_hand() -> None:
+    """Six tokens, so the top fifth has two: {2, 5} of the reference, {0, 5} of the signal."""
+    reference, signal = [0, 1, 6, 2, 3, 8], [9, 1, 3, 2, 4, 8]
+    found = agreement(signal, reference, [1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1])
+    # Ranks 1 2 5 3 4 6 and 6 1 3 2 4 5: squared differences 25 1 4 1 0 1 sum to 32; 1 - 6 * 32 / (6 * 35).
+    assert found[SPEARMAN] == pytest.approx(1 - 6 * 32 / 210)
+    assert found[OVERLAP] == 0.5
+    assert found[MASS] == pytest.approx((0 + 8) / 20)
+    assert found[WEIGHTS] == pytest.approx(-1)
+
+
+def test_a_constant_signal_agrees_by_chance_and_a_constant_reference_with_nothing() -> None:
+    found = agreement(np.ones(5), np.arange(5.0), np.ones(5), np.arange(5.0))
+    assert found == {SPEARMAN: 0, OVERLAP: 0.2, WEIGHTS: 0, MASS: pytest.approx(0.2)}
+    assert all(np.isnan(value) for value in agreement(np.arange(5.0), np.ones(5), np.arange(5.0), np.ones(5)).values())
+
+
+def test_pearson_is_of_values_and_not_of_ranks() -> None:
+    one, other = [1.0, 2.0, 3.0, 10.0], [2.0, 4.0, 6.0, 7.0]
+    deviations = [np.array(each) - np.mean(each) for each in (one, other)]
+    by_hand = deviations[0] @ deviations[1] / np.sqrt((deviations[0] ** 2).sum() * (deviations[1] ** 2).sum())
+    assert pearson(one, other) == pytest.approx(by_hand)
+    assert by_hand < 0.9
+
+
+def test_draws_are_compared_in_pairs() -> None:
+    up = [1.0, 2.0, 3.0]
+    assert agreement_between([up, up, up[::-1]]) == pytest.approx((1 - 1 - 1) / 3)
+
+
+def measurements() -> pd.DataFrame:
+    rows = []
+    for condition, lift in (("base", 0.0), ("long", 0.1)):
+        for signal, height in (("exact", 1.0), ("cheap", 0.5)):
+            for at in range(8):
+                agreed = dict.fromkeys(AGREEMENT, height + lift + 0.02 * at)
+                known = {"problem": f"p{at // 2}", "correct": at < 2, "tokens": 10 + at, "drawn": 9}
+                costs = {SECONDS: 0.002, FORWARD: 100.0, BACKWARD: 0.0 if signal == "exact" else 50.0}
+                rows.append({"condition": condition, "signal": signal, **known, **agreed, **costs})
+    return pd.DataFrame(rows)
+
+
+def test_the_table_averages_by_split_and_pairs_completions() -> None:
+    table = fidelity_table(measurements(), pairs=[("exact", "cheap")], seed=0)
+    assert list(table.columns) == COLUMNS
+    rows = table.set_index(["condition", "signal", "split", "metric"])
+    assert rows.loc[("base", "cheap", "all", SPEARMAN), "value"] == pytest.approx(0.5 + 0.02 * 3.5)
+    assert rows.loc[("long", "cheap", "correct", SPEARMAN), "value"] == pytest.approx(0.6 + 0.02 * 0.5)
+    assert rows.loc[("base", "cheap", "wrong", SPEARMAN), ["value", "n"]].tolist() == pytest.approx([0.59, 6])
+    # The difference is the same in each completion: its interval has no width, that of the signal has.
+    difference, alone = (rows.loc[("base", name, "all", SPEARMAN)] for name in ("exact - cheap", "cheap"))
+    assert difference[["value", "low", "high"]].tolist() == pytest.approx([0.5] * 3)
+    assert alone["low"] < alone["value"] < alone["high"]
+    assert rows.loc[("base", "cheap", "all", BACKWARD), "value"] == 50
+    assert ("base", "exact - cheap", "all", BACKWARD) not in rows.index
+    with pytest.raises(DataError, match="'best' must be one of the signals"):
+        fidelity_table(measurements(), pairs=[("exact", "best")], seed=0)
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_variants_meet_the_estimators_they_stand_between(probe: Probe) -> None:
+    given = inputs(probe)
+    norm = GradientVariant(None, "squared_norm")(given)
+    torch.testing.assert_close(norm, GradientNormImportance()(given), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(GradientVariant(None, "norm")(given).square(), norm, rtol=1e-4, atol=1e-7)
+    published = GradientImportance(noise_std=0.1)(given)  # noise enough for float32 to hold all digits
+    torch.testing.assert_close(GradientVariant(0.1, "inner_product")(given), published, rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(GradientVariant(0.1, "squared_norm")(given), published, rtol=0.1)
+    with pytest.raises(ConfigError, match="reduction must be one of"):
+        GradientVariant(None, "best")
+
+
+def test_surprisal_is_the_negative_logprob_of_reasoning_tokens() -> None:
+    given = inputs()
+    mask = given.batch.reasoning_mask
+    assert torch.equal(Surprisal()(given)[mask], -given.scores.logprobs[mask])
+    assert not Surprisal()(given)[~mask].any()
+
+
+def test_tokens_are_counted_by_hand() -> None:
+    """One row in a forward, so no padding: each counterfactual recomputes from its token to the end of the answer."""
+    given = inputs()
+    shown, mask = given.probe.inputs(given.batch), given.batch.reasoning_mask
+    clean = int(shown.lengths.sum())
+    exact = sum(int(shown.lengths[row] - shown.reasoning_positions[row, token]) for row, token in mask.nonzero())
+    from_reasoning_on = int((shown.lengths - shown.reasoning_positions[:, 0]).sum())
+    for estimator, forward, backward in (
+        (PerturbationImportance(max_tokens_per_forward=1), clean + exact, 0),
+        (GradientNormImportance(max_tokens_per_forward=1), clean, clean),
+        (GradientImportance(max_tokens_per_forward=1), clean + from_reasoning_on, from_reasoning_on),
+        (GradientVariant(1e-3, "squared_norm", max_tokens_per_forward=1), 2 * clean, clean),
+        (Surprisal(), 0, 0),
+    ):
+        with counted_tokens(given.model) as count:
+            estimator(given)
+        assert (count.forward, count.backward) == (forward, backward), estimator
+    importance, cost = timed(PerturbationImportance(max_tokens_per_forward=1), given, repeats=2)
+    assert torch.equal(importance, PerturbationImportance(max_tokens_per_forward=1)(given))
+    assert cost[FORWARD] == (clean + exact) / len(given.batch)
+    assert cost[SECONDS] > 0
+
+
+def test_completions_drawn_here_have_the_models_own_logprobs() -> None:
+    """Prompts of different lengths in one batch."""
+    task = Task(build_tokenizer(), "####")
+    model = tiny_model(vocab=len(task.tokenizer))
+    problems = [load_benchmark(name, "curve", 1)[0] for name in ("words1", "words5")]
+    groups = draw(model, task, problems, temperature=0.7, max_new_tokens=40, seed=1)
+    assert groups == draw(model, task, problems, temperature=0.7, max_new_tokens=40, seed=1)
+    assert groups != draw(model, task, problems, temperature=0.7, max_new_tokens=40, seed=2)
+    for (rollout,), problem in zip(groups, problems, strict=True):
+        assert list(rollout.prompt_ids) == task.encode_prompt(problem)
+        at = [len(rollout.prompt_ids) - 1 + token for token in range(len(rollout.completion_ids))]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]])).logits[0, at] / 0.7
+        expected = logits.log_softmax(-1)[range(len(at)), list(rollout.completion_ids)]
+        torch.testing.assert_close(torch.tensor(rollout.sampler_logprobs), expected, rtol=1e-3, atol=1e-4)
+        ended = task.tokenizer.eos_token_id in rollout.completion_ids
+        assert (rollout.finish_reason == "stop") == ended
+        assert rollout.completion_ids.count(task.tokenizer.eos_token_id) == ended
+
+
+# --- the taught models ------------------------------------------------------------------------------------------------
+
+
+def test_models_taught_before_embeddings_could_be_tied_keep_their_names() -> None:
+    assert model_key(TeachConfig()) == "6652ceb5737f"  # changes with SOURCE_VERSION and the defaults alone
+    assert model_key(TeachConfig(tie_embeddings=True)) != model_key(TeachConfig())
+
+
+def test_tied_embeddings_are_one_matrix() -> None:
+    for tied in (True, False):
+        model = build_model(TeachConfig(tie_embeddings=tied), build_tokenizer())
+        assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+def plan(*overrides: str) -> Plan:
+    cfg = validated(composed(*overrides, name="fidelity"), FidelityConfig)
+    with initialize_config_dir(str(CONF), version_base=None):
+        return Plan.of(cfg)
+
+
+def test_the_default_has_every_condition_and_leaves_out_what_has_no_weights() -> None:
+    found = plan("problems=2")
+    assert found.skipped == ["trained"]
+    by_name = {condition.name: condition for condition in found.conditions}
+    assert by_name["lt_logits"].settings.probe.name == "lt_logits"
+    assert model_key_of(by_name["base"]) == model_key_of(by_name["untrained"]) == model_key(TeachConfig())
+    keys = {name: model_key_of(by_name[name]) for name in ("base", "long", "deep", "wide", "tied")}
+    assert len(set(keys.values())) == 5
+    assert model_key_of(by_name["tied_untrained"]) == keys["tied"]
+    assert [name for name, condition in by_name.items() if condition.random_weights] == ["untrained", "tied_untrained"]
+    assert by_name["long"].max_new_tokens == 192
+    assert {problem.benchmark for problem in found.problems} == set(by_name["base"].settings.benchmark.sets)
+    trained = plan("trained=some/folder").conditions[-1]
+    assert (trained.name, trained.settings.model.path) == ("trained", "some/folder")
+
+
+def model_key_of(condition) -> str:
+    teach = {key: value for key, value in condition.settings.model.teach.items() if key != "_target_"}
+    return model_key(TeachConfig(**teach))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("split=final", "split must be one of tuning, curve"),
+        ("problems=0", "problems must be 1 or more"),
+        ("reference=best", "must name signals .*'best'"),
+        ("~conditions +conditions={mine:{weights:null}}", "conditions must hold one with weights"),
+        ("pairs=[]", "pairs must hold two signals each"),
+        ("pairs=[[oar_gn,best]]", "must name signals .*'best'"),
+        ("+series.line={a:best}", "must name signals .*'best'"),
+        ("+conditions.base.probe=best", "probe.name must be one of"),
+        ("+conditions.deep.teach.layers=6", "layers"),
+        ("+conditions.mine={weights:folder,teach:{filler:1}}", "names a folder as weights, so it can have no teach"),
+        ("overrides=['model.path=folder','model.teach=null']", "needs model.teach"),
+        ("+signals.oar_g.noise_std=0", "noise_std must be above 0"),
+        ("overrides=['learner.lr=fast']", r"learner\.lr"),
+        ("overrides=['method=best']", "cannot be composed with method=best"),
+    ],
+)
+def test_bad_values_are_refused(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        plan(*override.split())
+    assert str(caught.value).count("\n") == 0
+
+
+# --- report and whole run ---------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, skipped: str = "`trained`") -> str:
+    measured = measurements()
+    write_fidelity(
+        fidelity_table(measured, pairs=[("exact", "cheap")], seed=0),
+        condition_facts(measured, "exact"),
+        folder,
+        run={"split": "curve", "problems": 2, "seed": 1, "reference": "exact", "repeats": 1, "threads": 1}
+        | {"skipped": skipped},
+        conditions={"base": "probe as_mean", "long": "filler 12", "trained": "null"},
+        signals={"exact": {"_target_": "oar.A"}, "cheap": {"_target_": "oar.B", "window": 0}},
+        lead=("exact", "cheap"),
+        series={"window w": {"0": "cheap"}},
+        provenance={"command": "python -m experiments.fidelity"},
+    )
+    return (folder / "fidelity.md").read_text()
+
+
+def test_the_report_shows_what_was_measured(tmp_path: Path) -> None:
+    text = write(tmp_path)
+    assert "| `cheap` | 100 | 50 | 2.00 | 0.57 [" in text
+    assert "| `base` | 0.57 [" in text
+    assert "| +0.50 [+0.50, +0.50] | +0.50 [+0.50, +0.50] | +0.50 [+0.50, +0.50] |" in text
+    assert "| `long` | filler 12 | 8 of 9 | 2 | 13.5 |" in text
+    assert "Left out, since their weights are null: `trained`." in text
+    assert "Left out" not in write(tmp_path, skipped="")
+    assert (tmp_path / "fidelity.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert json.loads((tmp_path / "provenance.json").read_text())["conditions"]["long"]["completions"] == 8
+    assert list(pd.read_csv(tmp_path / "fidelity.csv").columns) == COLUMNS
+
+
+def test_what_people_wrote_stays_when_the_report_is_written_again(tmp_path: Path) -> None:
+    text = write(tmp_path)
+    assert f"{OPENED}\nNot written yet.\n{CLOSED}" in text
+    conclusion = f"{OPENED}\nA window of 8 \\1 does it.\n\nAnd so on.\n{CLOSED}"
+    (tmp_path / "fidelity.md").write_text(f"old\n{conclusion}\nolder\n")
+    again = write(tmp_path)
+    assert conclusion in again
+    assert "old\n" not in again
+
+
+@pytest.mark.system
+@pytest.mark.timeout(600)
+def test_a_whole_run_keeps_what_is_finished(tmp_path: Path) -> None:
+    """On the default base model, which `make test` has taught; a few conditions that need no other."""
+    dropped = [f"~conditions.{name}" for name in ("long", "deep", "wide", "tied", "tied_untrained", "as_joint")]
+    command = [sys.executable, "-m", "experiments.fidelity", "problems=1", "repeats=1", *dropped]
+    command += [f"output_dir={tmp_path}", f"work_dir={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained: left out, its weights are null" in done.stdout
+    table = pd.read_csv(tmp_path / "fidelity.csv")
+    assert set(table["condition"]) == {"base", "lt_logits", "untrained"}
+    values = table.set_index(["condition", "signal", "split", "metric"])["value"]
+    for condition in ("base", "lt_logits", "untrained"):
+        assert values[condition, "oar_p", "all", SPEARMAN] == pytest.approx(1)
+        assert values[condition, "window_16", "all", SPEARMAN] > values[condition, "random", "all", SPEARMAN]
+        assert values[condition, "oar_gn", "all", SPEARMAN] > 0.4
+    assert values["base", "oar_p", "all", FORWARD] > values["base", "window_4", "all", FORWARD]
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "conditions").iterdir()}
+    assert len(kept) == 3
+
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "conditions").iterdir()} == kept
+    assert pd.read_csv(tmp_path / "fidelity.csv").equals(table)
