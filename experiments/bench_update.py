@@ -120,7 +120,8 @@ class Update:
         started = self._now()
         replace(estimator, budget=None).measure(inputs, some)
         each = (self._now() - started) / int(some.sum())
-        return each * int(mask.sum(dim=1).clamp(max=estimator.budget).sum())
+        counts = mask.sum(dim=1)
+        return each * int((counts if estimator.budget is None else counts.clamp(max=estimator.budget)).sum())
 
     def _now(self) -> float:
         if self.model.device.type == "cuda":
