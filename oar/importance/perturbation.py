@@ -106,7 +106,7 @@ class _Chunk:
 def _forwards(row: Tensor, sizes: Tensor, max_tokens: int) -> Iterator[Tensor]:
     """Which counterfactuals (N,) share a forward: a completion that fills one by itself does not share, the others do.
 
-    Of a completion alone the clean keys are read in place; mixed ones need a copy for each counterfactual, but short
+    Of a completion alone the clean keys can be read in place; mixed ones need a copy for each counterfactual, but short
     completions alone would make small forwards.
     """
     totals = sizes.new_zeros(int(row.max()) + 1 if len(row) else 0).scatter_add_(0, row, sizes)
