@@ -27,6 +27,14 @@ def test_make_targets_exist():
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
+def test_arguments_of_make_test_go_to_pytest_alone():
+    said = subprocess.run(
+        ["make", "-n", "test", "ARGS=-k uniform"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (line,) = [line for line in said.stdout.splitlines() if "uniform" in line]
+    assert "pytest" in line
+
+
 def test_config_choices_exist():
     for group in ("method", "gating", "probe", "counterfactual", "tracking"):
         (row,) = re.findall(rf"^\| `{group}` \| (.*) \|$", README, flags=re.MULTILINE)
