@@ -8,45 +8,24 @@ position attends by its position to the clean keys of its completion and to the 
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from oar.errors import DataError
-from oar.importance.recomputed_attention import CopiedKeys, SharedKeys, at_columns, spread_columns
-from oar.scoring import Forward
+from oar.importance.recomputed_attention import (
+    CleanKeys,
+    CopiedKeys,
+    Recomputation,
+    SharedKeys,
+    at_columns,
+    spread_columns,
+)
 
 _ATTENTION = "oar_recomputation"
 _NARROW = 32  # columns; measured at 256 tokens: 16 are faster shared, 64 and more faster copied
-
-
-@dataclass(frozen=True, slots=True)
-class Recomputation:
-    """N counterfactuals over the rows of a clean forward.
-
-    rows (N,): whose completion; embeddings (N, W, H): the new input; positions (N, W): where it stands, ascending;
-    valid (N, W): False for padding at the right; read (N, K): columns of W that are read; unseen (N,): a position that no
-    later position attends to (the attention knock-out), or None.
-    """
-
-    rows: Tensor
-    embeddings: Tensor
-    positions: Tensor
-    valid: Tensor
-    read: Tensor
-    unseen: Tensor | None = None
-
-
-class CleanKeys:
-    """The clean keys and values of a forward, with one spare column at the end for what padding writes."""
-
-    def __init__(self, forward: Forward) -> None:
-        self.layers = [(pad(k.detach(), (0, 0, 0, 1)), pad(v.detach(), (0, 0, 0, 1))) for k, v in forward.keys_values]
-        self.spare = forward.hidden.shape[1]
 
 
 def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> Tensor:
@@ -60,7 +39,7 @@ def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> T
     narrow = job.positions.shape[1] <= _NARROW
     # Sharing has no graph, and pays where a row's own keys are few: its scores among them are all held in memory.
     build = SharedKeys if one_completion and narrow and not job.embeddings.requires_grad else CopiedKeys
-    attention = build(clean.layers, clean.spare, job.rows, job.positions, job.valid, job.read, job.unseen, groups)
+    attention = build(clean, job, groups)
     with _attention_of(model), _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
         hidden = model.base_model(
             inputs_embeds=job.embeddings,

@@ -8,7 +8,8 @@ from torch import Tensor
 from oar.errors import ConfigError
 from oar.importance.base import CreditInputs
 from oar.importance.clean import CleanPass, clean_passes
-from oar.importance.counterfactual import CleanKeys, Recomputation, recompute
+from oar.importance.counterfactual import recompute
+from oar.importance.recomputed_attention import CleanKeys, Recomputation
 from oar.seeding import generator
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from oar.errors import ConfigError
 from oar.importance.base import CreditInputs, chunks
 from oar.importance.clean import CleanPass, clean_passes
-from oar.importance.counterfactual import CleanKeys, Recomputation, recompute
+from oar.importance.counterfactual import recompute
 from oar.importance.gradient import GradientNormImportance
+from oar.importance.recomputed_attention import CleanKeys, Recomputation
 from oar.importance.replacements import KINDS, replacement_ids
 
 

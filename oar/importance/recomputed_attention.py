@@ -4,12 +4,41 @@ Two ways to the same numbers. Both take queries (N, heads, W, D) of N counterfac
 key-value heads, and give (N, heads, W, D).
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from oar.scoring import Forward
+
 Layers = list[tuple[Tensor, Tensor]]
 _SPARE = 8  # dimensions added to a head; kernels like multiples of 8
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """N counterfactuals over the rows of a clean forward.
+
+    rows (N,): whose completion; embeddings (N, W, H): the new input; positions (N, W): where it stands, ascending;
+    valid (N, W): False for padding at the right; read (N, K): columns of W that are read; unseen (N,): a position that no
+    later position attends to (the attention knock-out), or None.
+    """
+
+    rows: Tensor
+    embeddings: Tensor
+    positions: Tensor
+    valid: Tensor
+    read: Tensor
+    unseen: Tensor | None = None
+
+
+class CleanKeys:
+    """The clean keys and values of a forward, with one spare column at the end for what padding writes."""
+
+    def __init__(self, forward: Forward) -> None:
+        self.layers = [(pad(k.detach(), (0, 0, 0, 1)), pad(v.detach(), (0, 0, 0, 1))) for k, v in forward.keys_values]
+        self.spare = forward.hidden.shape[1]
 
 
 class CopiedKeys:
@@ -18,29 +47,20 @@ class CopiedKeys:
     Good where counterfactuals of many completions share a forward and most keys are recomputed anyway.
     """
 
-    def __init__(
-        self,
-        layers: Layers,
-        spare: int,
-        rows: Tensor,
-        positions: Tensor,
-        valid: Tensor,
-        read: Tensor,
-        unseen: Tensor | None,
-        groups: int,
-    ) -> None:
-        """The arguments of a `Recomputation`; layers: clean keys and values; spare: their column for what padding writes."""
-        self.layers, self.rows, self.read = layers, rows, read
-        self._where = torch.where(valid, positions, spare)
-        key = torch.arange(spare + 1, device=rows.device)
+    def __init__(self, clean: CleanKeys, job: Recomputation, groups: int) -> None:
+        """groups: heads that share one key-value head."""
+        self.layers, self.rows, self.read = clean.layers, job.rows, job.read
+        positions, spare, unseen = job.positions, clean.spare, job.unseen
+        self._where = torch.where(job.valid, positions, spare)
+        key = torch.arange(spare + 1, device=positions.device)
         # Column 0 is seen by all: a padded query must see something, and position 0 is before every other.
         allowed = (key <= self._where[:, :, None]) & (key < spare) | (key == 0)
         if unseen is not None:
             allowed &= (key != unseen[:, None, None]) | (positions == unseen[:, None])[:, :, None]
-        bias = _bias(allowed, layers)
+        bias = _bias(allowed, clean.layers)
         # Heads that share keys stand behind each other as queries, so that no keys are copied for them.
         self._bias = bias.repeat(1, groups, 1)[:, None]
-        self._read_bias = at_columns(bias, read).repeat(1, groups, 1)[:, None]
+        self._read_bias = at_columns(bias, job.read).repeat(1, groups, 1)[:, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, only_read: bool) -> Tensor:
         """Only the read columns' queries are given where `only_read`; key and value (N, key-value heads, W, D) are all."""
@@ -60,32 +80,23 @@ class SharedKeys:
     Good for long completions, whose keys are too many to be copied for every counterfactual. Without a graph.
     """
 
-    def __init__(
-        self,
-        layers: Layers,
-        spare: int,
-        rows: Tensor,
-        positions: Tensor,
-        valid: Tensor,
-        read: Tensor,
-        unseen: Tensor | None,
-        groups: int,
-    ) -> None:
-        """The arguments of a `Recomputation` whose rows are all the same completion."""
-        self.layers, self.rows, self.read = layers, rows, read
+    def __init__(self, clean: CleanKeys, job: Recomputation, groups: int) -> None:
+        """The rows of `job` are all the same completion; groups is read off the queries."""
+        self.layers, self.rows, self.read = clean.layers, job.rows, job.read
+        positions, spare, unseen = job.positions, clean.spare, job.unseen
         count, width = positions.shape
-        where = torch.where(valid, positions, spare)
-        recomputed = torch.zeros(count, spare + 1, dtype=torch.bool, device=rows.device).scatter_(1, where, True)
-        key = torch.arange(spare, device=rows.device)
-        bias = pad(_bias((key < positions[:, :, None]) & ~recomputed[:, None, :spare], layers), (0, 1))
-        self._bias, self._read_bias = bias, at_columns(bias, read)
+        where = torch.where(job.valid, positions, spare)
+        recomputed = torch.zeros(count, spare + 1, dtype=torch.bool, device=positions.device).scatter_(1, where, True)
+        key = torch.arange(spare, device=positions.device)
+        bias = pad(_bias((key < positions[:, :, None]) & ~recomputed[:, None, :spare], clean.layers), (0, 1))
+        self._bias, self._read_bias = bias, at_columns(bias, job.read)
         # Columns ascend by position and padding comes last, so a row's own keys need no more than the order of columns.
-        order = torch.arange(width, device=rows.device)
+        order = torch.arange(width, device=positions.device)
         own = (order <= order[:, None]).expand(count, width, width)
         if unseen is not None:
             own = own & ((positions != unseen[:, None])[:, None] | (order == order[:, None]))
-        own_bias = _bias(own, layers)
-        self._own_bias, self._own_read_bias = own_bias, at_columns(own_bias, read)
+        own_bias = _bias(own, clean.layers)
+        self._own_bias, self._own_read_bias = own_bias, at_columns(own_bias, job.read)
 
     @torch.no_grad()
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, only_read: bool) -> Tensor:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from oar.importance.recomputed_attention import CopiedKeys, SharedKeys, at_columns
+from oar.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys, at_columns
+from oar.scoring import Forward
 
 COUNT, HEADS, KV_HEADS, SIZE, LENGTH = 3, 4, 2, 8, 12
 POSITIONS = torch.tensor([[3, 4, 5, 9, 10], [4, 5, 9, 10, 0], [8, 9, 10, 0, 0]])
@@ -20,7 +21,7 @@ def given(scale, dtype):
     clean = [
         (states(1, KV_HEADS, LENGTH, SIZE, seed=i), states(1, KV_HEADS, LENGTH, SIZE, seed=9 + i)) for i in range(1)
     ]
-    layers = [tuple(torch.nn.functional.pad(one, (0, 0, 0, 1)).to(dtype) for one in layer) for layer in clean]
+    layers = [tuple(one.to(dtype) for one in layer) for layer in clean]
     query = states(COUNT, HEADS, width, SIZE, seed=20, scale=scale).to(dtype)
     key, value = (states(COUNT, KV_HEADS, width, SIZE, seed=s).to(dtype) for s in (21, 22))
     return layers, query, key, value
@@ -28,7 +29,10 @@ def given(scale, dtype):
 
 def attend(kind, layers, query, key, value, *, unseen, only_read):
     rows, groups = torch.zeros(COUNT, dtype=torch.long), HEADS // KV_HEADS
-    attention = kind(layers, LENGTH, rows, POSITIONS, VALID, READ, unseen, groups)
+    # The keys and values themselves take the place of the forward they come from.
+    clean = CleanKeys(Forward(query, query.new_zeros(1, LENGTH, 1), layers, rows[:1]))
+    embeddings = query.new_zeros(COUNT, POSITIONS.shape[1], 1)
+    attention = kind(clean, Recomputation(rows, embeddings, POSITIONS, VALID, READ, unseen), groups)
     query = at_columns(query, READ, 2) if only_read else query
     return attention.attend(0, query, key, value, SIZE**-0.5, only_read=only_read)
 
