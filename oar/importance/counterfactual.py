@@ -94,12 +94,12 @@ def _attention_of(model: PreTrainedModel) -> Iterator[None]:
         model.config._attn_implementation = before
 
 
-def _last_projections(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
-    """What the last layer computes for each position on its own: attention's output projection and the feed-forward."""
+def _last_projections(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    """What the last layer computes for each position on its own: queries, attention's output projection and the feed-forward."""
     try:
         decoder: Any = model.base_model
         last = decoder.layers[-1]
-        return last.self_attn.o_proj, last.mlp
+        return last.self_attn.q_proj, last.self_attn.o_proj, last.mlp
     except AttributeError as missing:
         raise DataError(
             "Counterfactuals need a decoder built like Llama or Qwen (layers with self_attn.o_proj and mlp), but "
