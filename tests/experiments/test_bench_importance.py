@@ -71,7 +71,11 @@ CASE = Synthetic(
     seed=1,
     cfg=validated(composed("probe=as_mean"), TrainConfig),
 )
-REASONING, TAIL, ROW = 16, 3, 25  # tokens: of 20, less answer, marker and EOS; marker and answer; with the prompt
+REASONING, TAIL, ROW = (
+    16,
+    2,
+    25,
+)  # tokens: of 20, less answer, marker and EOS; marker and answer but its last; with the prompt
 
 
 def bench(folder: Path, *overrides: str) -> Bench:
