@@ -119,7 +119,7 @@ class Bench:
             raise ConfigError(f"conf/train cannot be composed with {' '.join(every)}: {said}.") from error
 
     def candidates(self) -> list[str]:
-        """The windowed and budgeted variants."""
+        """The variants with a window (routes have one) or a budget."""
         estimators = {name: variant.method.estimator for name, variant in self.variants.items()}
         return [n for n, e in estimators.items() if e.get("window") is not None or e.get("budget") is not None]
 

@@ -89,7 +89,9 @@ def bench(folder: Path, *overrides: str) -> Bench:
 
 def test_the_default_measures_what_the_eight_numbers_need(tmp_path: Path) -> None:
     found = bench(tmp_path)
-    assert set(found.candidates()) == {name for name in found.variants if name.startswith(("window", "budget"))}
+    assert set(found.candidates()) == {
+        name for name in found.variants if name.startswith(("window", "routes", "budget"))
+    }
     assert found.estimators["window8"] == PerturbationImportance(window=8)
     assert found.estimators["window8_budget16"] == PerturbationImportance(window=8, budget=16)
     assert {(case.size, case.length) for case in found.synthetic_cases()} == {
