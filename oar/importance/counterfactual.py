@@ -35,9 +35,8 @@ def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> T
     Raises DataError for a model that is not built like Llama, or whose attention is more than causal softmax attention.
     """
     last_projections = _last_projections(model)
-    groups = model.config.num_attention_heads // model.config.num_key_value_heads
     build = SharedKeys if _shares(job) else CopiedKeys
-    attention = build(clean, job, groups)
+    attention = build(clean, job)
     with attention_named(model, _ATTENTION), _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
         hidden = model.base_model(
             inputs_embeds=job.embeddings,

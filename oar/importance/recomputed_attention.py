@@ -47,8 +47,7 @@ class CopiedKeys:
     Good where counterfactuals of many completions share a forward and most keys are recomputed anyway.
     """
 
-    def __init__(self, clean: CleanKeys, job: Recomputation, groups: int) -> None:
-        """groups: heads that share one key-value head."""
+    def __init__(self, clean: CleanKeys, job: Recomputation) -> None:
         self.layers, self.rows, self.read = clean.layers, job.rows, job.read
         positions, spare, unseen = job.positions, clean.spare, job.unseen
         self._where = torch.where(job.valid, positions, spare)
@@ -57,21 +56,28 @@ class CopiedKeys:
         allowed = (key <= self._where[:, :, None]) & (key < spare) | (key == 0)
         if unseen is not None:
             allowed &= (key != unseen[:, None, None]) | (positions == unseen[:, None])[:, :, None]
-        bias = _bias(allowed, clean.layers)
-        # Heads that share keys stand behind each other as queries, so that no keys are copied for them.
-        self._bias = bias.repeat(1, groups, 1)[:, None]
-        self._read_bias = at_columns(bias, job.read).repeat(1, groups, 1)[:, None]
+        self._bias = _bias(allowed, clean.layers)
+        self._read_bias = at_columns(self._bias, job.read)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, only_read: bool) -> Tensor:
         """Only the read columns' queries are given where `only_read`; key and value (N, key-value heads, W, D) are all."""
-        count, heads, width, size = query.shape
         where = self._where[:, None, :, None].expand_as(key)
         keys, values = (states.index_select(0, self.rows) for states in self.layers[layer])
         keys, values = keys.scatter_(2, where, key), values.scatter_(2, where, value)
-        folded = query.reshape(count, key.shape[1], heads // key.shape[1] * width, size)
         bias = self._read_bias if only_read else self._bias
-        output = scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
-        return output.view(count, heads, width, size)
+        groups = query.shape[1] // key.shape[1]
+        # One set of heads that share keys at a time: neither keys nor bias have to be copied for each of its heads.
+        outputs = [
+            scaled_dot_product_attention(
+                heads,
+                keys[:, at : at + 1].expand(-1, groups, -1, -1),
+                values[:, at : at + 1].expand(-1, groups, -1, -1),
+                attn_mask=bias[:, None],
+                scale=scaling,
+            )
+            for at, heads in enumerate(query.split(groups, dim=1))
+        ]
+        return torch.cat(outputs, dim=1)
 
 
 class SharedKeys:
@@ -80,8 +86,7 @@ class SharedKeys:
     Good where few positions are recomputed, so that copies of the clean keys would outweigh all else. Without a graph.
     """
 
-    def __init__(self, clean: CleanKeys, job: Recomputation, groups: int) -> None:
-        """groups is read off the queries."""
+    def __init__(self, clean: CleanKeys, job: Recomputation) -> None:
         self.layers, self.read = clean.layers, job.read
         positions, spare, unseen = job.positions, clean.spare, job.unseen
         count, width = positions.shape

@@ -52,11 +52,15 @@ def _rolled_back(layer: Attended, reach: Tensor, block: int) -> tuple[Tensor, Te
     log_sums, earlier = torch.empty(rows, heads, length, device=reach.device), reach.clone()
     position = torch.arange(length, device=reach.device)
     for some in position.split(block):
-        scores = _scores(layer.query[:, :, some], layer.key, layer.scaling)
-        scores.masked_fill_(position > some[:, None], -torch.inf)
-        log_sums[:, :, some] = scores.logsumexp(dim=-1)
-        weights = (scores - log_sums[:, :, some, None]).exp().mean(dim=1)
-        earlier += (reach[:, None, some] @ weights)[:, 0]
+        seen = int(some[-1]) + 1
+        weights = _scores(layer.query[:, :, some], layer.key[:, :, :seen], layer.scaling)
+        weights.masked_fill_(position[:seen] > some[:, None], -torch.inf)
+        largest = weights.amax(dim=-1, keepdim=True)
+        sums = weights.sub_(largest).exp_().sum(dim=-1)
+        log_sums[:, :, some] = largest[..., 0] + sums.log()
+        # The mean over heads of what each query takes, times its reach, without a pass to normalise.
+        shares = reach[:, None, some] / (heads * sums)
+        earlier[:, :seen] += (shares.flatten(1)[:, None] @ weights.flatten(1, 2))[:, 0]
     return log_sums, earlier
 
 
@@ -64,7 +68,7 @@ def _attended_from(layer: Attended, at: Tensor, log_sums: Tensor) -> Tensor:
     """(R, N, L): what each later query attends to keys at (R, N), mean over the heads; of earlier ones it means nothing."""
     kv_heads, size = layer.key.shape[1], layer.key.shape[3]
     keys = layer.key.gather(2, at[:, None, :, None].expand(-1, kv_heads, -1, size))
-    weights = (_scores(layer.query, keys, layer.scaling) - log_sums[..., None]).exp()
+    weights = _scores(layer.query, keys, layer.scaling).sub_(log_sums[..., None]).exp_()
     return weights.mean(dim=1).transpose(1, 2)
 
 
@@ -72,4 +76,4 @@ def _scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     """(R, heads, Q, K) in float32, of queries (R, heads, Q, D) and keys (R, key-value heads, K, D)."""
     rows, heads, count, size = query.shape
     folded = query.reshape(rows, key.shape[1], heads // key.shape[1] * count, size)
-    return (folded @ key.transpose(2, 3)).view(rows, heads, count, -1).float() * scaling
+    return (folded @ key.transpose(2, 3)).view(rows, heads, count, -1).float().mul_(scaling)

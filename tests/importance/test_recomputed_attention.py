@@ -29,12 +29,12 @@ def given(scale, dtype):
 
 
 def attend(kind, layers, query, key, value, *, unseen, only_read):
-    rows, groups = torch.zeros(COUNT, dtype=torch.long), HEADS // KV_HEADS
+    rows = torch.zeros(COUNT, dtype=torch.long)
     # The keys and values themselves take the place of the forward they come from.
     layers = [Attended(query, key, value, SIZE**-0.5) for key, value in layers]
     clean = CleanKeys(Forward(query, query.new_zeros(1, LENGTH, 1), layers, rows[:1]))
     embeddings = query.new_zeros(COUNT, POSITIONS.shape[1], 1)
-    attention = kind(clean, Recomputation(rows, embeddings, POSITIONS, VALID, READ, unseen), groups)
+    attention = kind(clean, Recomputation(rows, embeddings, POSITIONS, VALID, READ, unseen))
     query = at_columns(query, READ, 2) if only_read else query
     return attention.attend(0, query, key, value, SIZE**-0.5, only_read=only_read)
 
