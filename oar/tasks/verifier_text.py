@@ -1,0 +1,145 @@
+"""Answers as text: one way of writing LaTeX, whole numbers, fractions, words. Nothing here needs sympy."""
+
+import re
+from fractions import Fraction
+
+# Longer answers are not read at all: of 11,973 gold answers of the benchmarks the longest has 159 characters.
+MAX_CHARACTERS = 1000
+
+_UNICODE = {
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ ",
+    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
+    "∅": r"\emptyset ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}", "€": "", "£": "", "\u00a0": " ",
+}  # fmt: skip
+_SYNONYMS = (
+    (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+    (r"\\(?:left|right)\s*\.", ""),
+    (r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*", ""),
+    (r"\\(?:displaystyle|textstyle|limits|rm|bf|it)(?![a-zA-Z])", ""),
+    (r"\\!\s*|\\,(?=\d{3}(?!\d))", ""),  # 10,\!080 and 10\,080
+    (r"\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:hspace|hphantom|phantom)\{[^{}]*\}", " "),
+    (r"\{,\}", "\x00"),  # a comma within a number
+    (r"\\(?:mbox|textbf|textit|textrm|textnormal|textsf|texttt|emph|mathrm|mathbf|mathit|mathsf|operatorname\*?)\s*(?=\{)", r"\\text"),
+    (r"\\text\s+\{", r"\\text{"),
+    (r"\\lbrace(?![a-zA-Z])", r"\\{"),
+    (r"\\rbrace(?![a-zA-Z])", r"\\}"),
+    (r"\\leq?(?:slant)?(?![a-zA-Z])|<=", r"\\le "),
+    (r"\\geq?(?:slant)?(?![a-zA-Z])|>=", r"\\ge "),
+    (r"\\lt(?![a-zA-Z])", "<"),
+    (r"\\gt(?![a-zA-Z])", ">"),
+    (r"\\neq(?![a-zA-Z])", r"\\ne "),
+    (r"\\varnothing(?![a-zA-Z])|\\\{\s*\\\}", r"\\emptyset "),
+    (r"\^\s*\{?\s*(?:\\circ(?![a-zA-Z])|\\degree(?![a-zA-Z]))\s*\}?|\\degree(?![a-zA-Z])", ""),
+    (r"\\\$|\$", ""),
+    (r"\\%|%|\\?\s*(?:\\text\{\s*)?\bpercent\b(?:\s*\})?", "%"),
+    (r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<=[\s\d}])(?:and|or)(?=[\s\d])", ","),
+    (r"\\text\{\s*,\s*(?:and|or)?\s*\}", ","),
+    (r"\\text\{\s*\}", " "),
+)  # fmt: skip
+_COMPILED = tuple((re.compile(pattern), new) for pattern, new in _SYNONYMS)
+_COMMA = re.compile(r",(?:\s*,)+")
+_SPACES = re.compile(r"\s+")
+
+# The units that problems ask for, where a completion writes them without \text.
+_UNIT_WORDS = (
+    "degrees? radians? units? dollars? cents? bucks inch(?:es)? in feet foot ft yards? yd miles? mi mph meters? metres? m cm mm km "
+    "centimeters? kilometers? grams? g kg kilograms? pounds? lbs? ounces? oz gallons? liters? litres? hours? hrs? minutes? mins? "
+    "seconds? secs? days? weeks? months? years? people students? ways? square cubic sq"
+)
+_UNITS = re.compile(
+    r"(?<=[\d}.)])\s*(?:(?:" + "|".join(_UNIT_WORDS.split()) + r")\b\.?\s*)+(?:/\s*[a-z]+)?(?:\^\s*\{?[23]\}?)?\s*$"
+)
+_UNIT_TEXT = re.compile(
+    r"(?<=[^\s,;=<>(\[{\\+*/^_-])\s*\\text\{[^{}]*[a-zA-Z][^{}]*\}\s*(?:\^\s*\{?\s*\d\s*\}?)?(?:/\s*\\text\{[^{}]*\})?\s*$"
+)
+_WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_NUMBER_WORDS = dict(
+    (word, str(value))
+    for value, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve".split())
+)
+_PROSE = re.compile(r"[A-Za-z][A-Za-z' .,-]*[A-Za-z.]|[A-Za-z]+ \d{1,4}")
+_WORD = re.compile(r"[A-Za-z]{3,}")
+
+_INTEGER = r"\d+|\d{1,3}(?:,\d{3})+"
+_DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
+_SIGNED = re.compile(r"([-+]?)\s*(.*)", re.DOTALL)
+_PLAIN = re.compile(_DECIMAL)
+_FRACTION = re.compile(
+    rf"(?:({_INTEGER})\s*)?\\frac\s*(?:\{{\s*(-?\s*\d+)\s*\}}|\s*(\d))\s*(?:\{{\s*(-?\s*\d+)\s*\}}|(\d))"
+)
+_SLASHED = re.compile(r"(?:(\d+)\s+)?(\d+)\s*/\s*(\d+)")
+
+
+def whole_number(answer: str) -> str | None:
+    """The canonical digits of a whole number (`1,024` and ` 01024 ` are `1024`), or None.
+
+    As text: a degenerate completion may hold more digits than int() takes.
+    """
+    compact = "".join(answer.split())
+    sign, digits = ("-", compact[1:]) if compact.startswith("-") else ("", compact)
+    digits = digits.replace(",", "")
+    if not digits.isdecimal():
+        return None
+    number = digits.lstrip("0")
+    return sign + number if number else "0"
+
+
+def same_text(gold: str, answer: str) -> bool:
+    """Whole numbers as numbers, anything else as text without blanks: the strictest comparison."""
+    numbers = whole_number(gold), whole_number(answer)
+    return numbers[0] == numbers[1] if all(numbers) else "".join(gold.split()) == "".join(answer.split())
+
+
+def normalise(answer: str) -> str:
+    """One way of writing: sizes, spacing, synonyms, currency, degrees and units gone, `\\text` for all its kin."""
+    for old, new in _UNICODE.items():
+        answer = answer.replace(old, new)
+    answer = answer.replace(r"\(", " ").replace(r"\)", " ") if answer.lstrip().startswith(r"\(") else answer
+    answer = answer.strip().removeprefix(r"\[").removesuffix(r"\]")
+    answer = re.sub(r"^\s*\\approx\b", "", answer)
+    for pattern, new in _COMPILED:
+        answer = pattern.sub(new, answer)
+    answer = re.sub(r"(?<=\d),?\x00", "", answer).replace("\x00", ",")
+    answer = _COMMA.sub(",", _SPACES.sub(" ", answer)).strip()
+    answer = _strip_end(answer)
+    if (whole := _WHOLE_TEXT.fullmatch(answer)) is not None:
+        answer = _strip_end(re.sub(r",?\s*\b(?:and|or)\b\s*", ",", whole[1].strip()) if "," in whole[1] else whole[1])
+    for _ in range(2):
+        answer = _strip_end(_UNITS.sub("", _UNIT_TEXT.sub("", answer)))
+    return _NUMBER_WORDS.get(answer.casefold(), answer)
+
+
+def _strip_end(answer: str) -> str:
+    return re.sub(r"[\s.,;:]+$", "", answer).strip()
+
+
+def fraction(text: str) -> Fraction | None:
+    """The value of an integer, decimal, fraction or mixed number in normalised text, exactly; None for anything else."""
+    sign, body = _SIGNED.fullmatch(text.strip()).groups()  # type: ignore[union-attr]
+    value: Fraction | None = None
+    if _PLAIN.fullmatch(body):
+        value = Fraction(body.replace(",", "").rstrip("."))
+    elif (match := _FRACTION.fullmatch(body)) is not None:
+        above, below = (match[2] or match[3]).replace(" ", ""), (match[4] or match[5]).replace(" ", "")
+        value = _mixed(match[1], above, below)
+    elif (match := _SLASHED.fullmatch(body)) is not None:
+        value = _mixed(match[1], match[2], match[3])
+    return None if value is None else -value if sign == "-" else value
+
+
+def _mixed(whole: str | None, above: str, below: str) -> Fraction | None:
+    if int(below) == 0:
+        return None
+    return int((whole or "0").replace(",", "")) + Fraction(int(above), int(below))
+
+
+def is_words(text: str) -> bool:
+    """Whether a normalised answer is prose (`Evelyn`, `October 30`, `\\text{(E)}`) and no formula."""
+    if text.startswith(r"\text{") and not re.search(r"[\d\\^_=+]", _WHOLE_TEXT.sub("", text)):
+        return True
+    return _PROSE.fullmatch(text) is not None and _WORD.search(text) is not None
+
+
+def words(text: str) -> str:
+    """Letters and digits only, without case: `\\text{(E)}` and `e` are the same."""
+    return "".join(re.findall(r"\w", re.sub(r"\\text(?=\{)", "", text))).casefold()
