@@ -13,7 +13,7 @@ from functools import cache
 
 from oar.segments import BOX, HASH, Markers, find_answer
 from oar.tasks.verifier_pool import VerifierPool
-from oar.tasks.verifier_structure import NeedsSymbols, PlainOnly, judge
+from oar.tasks.verifier_structure import NeedsSymbolsError, PlainOnly, judge
 from oar.tasks.verifier_text import MAX_CHARACTERS, same_text
 
 FORMS: Markers = (BOX, HASH)
@@ -97,5 +97,5 @@ def _plain_verdict(gold: str, answer: str, to_the_letter: bool) -> Verdict | Non
         return Verdict(same_text(gold, answer), answer, "plain" if to_the_letter else "too_long")
     try:
         return Verdict(judge(gold, answer, PlainOnly()), answer, "plain")
-    except NeedsSymbols:
+    except NeedsSymbolsError:
         return None

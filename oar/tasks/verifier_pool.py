@@ -101,7 +101,7 @@ class _Worker:
         self.broken = False
         self.deadline = time.monotonic() + START_S
         self._started, self._timeout_s = False, timeout_s
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         # A plain process, not multiprocessing's: that would import the caller's __main__ once more.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER), str(timeout_s)],
@@ -134,9 +134,10 @@ class _Worker:
         line = self._process.stdout.readline()
         reply: dict[str, object] = json.loads(line) if line.endswith(b"\n") else {"failed": "crash"}
         if not line.endswith(b"\n"):
+            complaint = self._complaint()
             self.end()
             if not self._started:
-                raise ConfigError(f"The verifier's worker must start, but ended: {self._complaint()}")
+                raise ConfigError(f"The verifier's worker must start, but ended: {complaint}")
         if "ready" in reply:
             self._started = True
             self._set_deadline()
@@ -154,6 +155,7 @@ class _Worker:
                     continue
         self._process.kill()
         self._process.wait()
+        self._errors.close()
 
     def _set_deadline(self) -> None:
         self.deadline = time.monotonic() + 5 * self._timeout_s + MARGIN_S

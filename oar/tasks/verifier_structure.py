@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Protocol, TypeAlias
 
-from oar.tasks.verifier_text import MAX_CHARACTERS, fraction, is_words, normalise, same_text, whole_number, words
+from oar.tasks.verifier_text import MAX_CHARACTERS, compact, fraction, is_words, normalise, words, written_number
 
 MAX_DEPTH = 20  # of nested brackets
 MAX_ITEMS = 50  # of a list
@@ -20,7 +20,8 @@ _OPENING, _CLOSING = "([{", ")]}"
 _MATRIX = re.compile(r"\\begin\{([pbBvV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _DELIMITED_MATRIX = re.compile(r"[(\[]\s*(\\begin\{(matrix|array)\}.*\\end\{\2\})\s*[)\]]", re.DOTALL)
 _RELATION = re.compile(r"\\le(?![a-zA-Z])|\\ge(?![a-zA-Z])|(?<![\\!:])=|<|>")
-_NAME = re.compile(r"(?:\\?[A-Za-z]+|\\text\{[^{}]*\}|[\s{}()\[\]'|,]|_\{?\w+\}?)+")
+_COMMANDS = re.compile(r"\\text\{[^{}]*\}|\\[A-Za-z]+|_\{?\d+\}?")
+_NAME = re.compile(r"[A-Za-z\s{}()\[\]'|,_]*")  # what is left of a name without its commands
 _BASED = re.compile(r"(?:\\text\{)?([0-9A-Za-z]+)\}?_\{?\(?(\d+|\\text\{[a-z]+\})\)?\}?")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
@@ -104,7 +105,9 @@ def same(gold: Answer, answer: Answer, symbols: Symbols) -> bool:
             return gold == answer
         case (Based(), Formula()) | (Formula(), Based()):  # the problem states the base
             based, plain = (gold, answer) if isinstance(gold, Based) else (answer, gold)
-            return isinstance(based, Based) and isinstance(plain, Formula) and based.digits == plain.latex.replace(" ", "")
+            return (
+                isinstance(based, Based) and isinstance(plain, Formula) and based.digits == plain.latex.replace(" ", "")
+            )
         case Group(), Group():
             return _same_group(gold, answer, symbols)
         case Relation(), Relation():
@@ -183,7 +186,9 @@ def _read_plain(text: str) -> Answer | None:
         return Formula(rf"\frac{{{number}}}{{100}}")
     if is_words(text) and "," not in text:
         return Words(text)
-    if (based := _BASED.fullmatch(text)) is not None and (based[1].isupper() or based[1].isdigit() or based[1][0].isdigit()):
+    if (based := _BASED.fullmatch(text)) is not None and (
+        based[1].isupper() or based[1].isdigit() or based[1][0].isdigit()
+    ):
         return Based(based[1], based[2])
     return None
 
@@ -203,7 +208,7 @@ def _read_named_list(text: str) -> Answer | None:
     left, equals, right = text.partition("=")
     if not equals or "=" in right or not _is_name(left) or len(_split(right, ",;")) < 2 or len(_split(left, ",;")) > 1:
         return None
-    return Relation("=", left, right, _compact(left))
+    return Relation("=", left, right, compact(left))
 
 
 def _read_union(text: str) -> Answer | None:
@@ -227,7 +232,7 @@ def _read_relation(text: str) -> Answer | None:
         return None
     if all(op == "=" for op in ops):  # a chain of equalities says what its ends say
         left, right = parts[0], parts[-1]
-        return Relation("=", left, right, _compact(left) if _is_name(left) or not re.search("[A-Za-z]", left) else None)
+        return Relation("=", left, right, compact(left) if _is_name(left) or not re.search("[A-Za-z]", left) else None)
     if (interval := _interval(parts, ops)) is not None:
         return interval
     if len(ops) != 1:
@@ -258,9 +263,9 @@ def _read_bracketed(text: str) -> Answer | None:
     for opening, closing, kind in ((r"\{", r"\}", "set"), (r"\langle", r"\rangle", "()")):
         inner = text.removeprefix(opening).removesuffix(closing)
         if len(inner) == len(text) - len(opening) - len(closing) and _depth(inner) >= 0:
-            return _group(kind, [choice for part in _split(inner, ",;") for choice in _signs(part)])
+            return _group(kind, [choice for part in _split(inner, ",;", thousands=False) for choice in _signs(part)])
     if len(text) > 2 and text[0] in "([" and text[-1] in ")]" and _closes_last(text):
-        parts = _split(text[1:-1], ",;")
+        parts = _split(text[1:-1], ",;", thousands=False)
         if len(parts) > 1:
             return _group(text[0] + text[-1], parts)
         if text[0] + text[-1] == "()":
@@ -275,7 +280,9 @@ def _read_ratio(text: str) -> Answer | None:
 
 def _group(kind: str, parts: Sequence[str]) -> Answer | None:
     items = [_read(part) for part in parts] if len(parts) <= MAX_ITEMS else [None]
-    return None if any(item is None for item in items) else Group(kind, tuple(item for item in items if item is not None))
+    return (
+        None if any(item is None for item in items) else Group(kind, tuple(item for item in items if item is not None))
+    )
 
 
 def _signs(text: str) -> list[str]:
@@ -293,15 +300,12 @@ def _signs(text: str) -> list[str]:
 
 
 def _is_name(text: str) -> bool:
-    return bool(text.strip()) and _NAME.fullmatch(text) is not None
+    """Whether a side of an equation names something and computes nothing: `x`, `f(x)`, `\\angle ABC`, `a_1`."""
+    return bool(text.strip()) and _NAME.fullmatch(_COMMANDS.sub("", text)) is not None
 
 
-def _compact(text: str) -> str:
-    return "".join(text.split())
-
-
-def _split(text: str, separators: str) -> list[str]:
-    """Parts at top level; a comma between groups of three digits outside brackets belongs to a number."""
+def _split(text: str, separators: str, *, thousands: bool = True) -> list[str]:
+    """Parts at top level; with `thousands` a comma between groups of three digits belongs to a number."""
     parts, depth, start, position = [], 0, 0, 0
     while position < len(text):
         character = text[position]
@@ -312,7 +316,7 @@ def _split(text: str, separators: str) -> list[str]:
             depth += 1
         elif character in _CLOSING:
             depth -= 1
-        elif character in separators and depth == 0 and not _within_number(text, position):
+        elif character in separators and depth == 0 and not (thousands and _within_number(text, position)):
             parts.append(text[start:position])
             start = position + 1
         position += 2 if escaped and text[position + 1] in "{}\\" else 1
@@ -322,8 +326,8 @@ def _split(text: str, separators: str) -> list[str]:
 def _within_number(text: str, comma: int) -> bool:
     if text[comma] != ",":
         return False
-    before, after = re.search(r"(?<!\d)(?:\d{1,3})(?:,\d{3})*$", text[:comma]), re.match(r"\d{3}(?!\d)", text[comma + 1 :])
-    return before is not None and after is not None
+    before, after = text[max(0, comma - 4) : comma], text[comma + 1 : comma + 5]
+    return re.search(r"(?<!\d)\d{1,3}$", before) is not None and re.match(r"\d{3}(?!\d)", after) is not None
 
 
 def _closes_last(text: str) -> bool:
@@ -345,7 +349,7 @@ def _depth(text: str) -> int:
     return deepest
 
 
-class NeedsSymbols(Exception):
+class NeedsSymbolsError(Exception):
     """Raised by `PlainOnly`: the verdict hangs on algebra."""
 
 
@@ -353,19 +357,20 @@ class PlainOnly:
     """`Symbols` that knows no algebra, for finding out whether a verdict needs it."""
 
     def equal(self, gold: str, answer: str) -> bool:
-        """Raises NeedsSymbols."""
-        raise NeedsSymbols
+        """Raises NeedsSymbolsError."""
+        raise NeedsSymbolsError
 
     def same_relation(self, gold: Relation, answer: Relation) -> bool:
-        """Raises NeedsSymbols."""
-        raise NeedsSymbols
+        """Raises NeedsSymbolsError."""
+        raise NeedsSymbolsError
 
 
 def judge(gold: str, answer: str, symbols: Symbols) -> bool:
     """Whether an answer as written equals the gold answer as written. Whatever `symbols` raises comes through."""
-    if same_text(gold, answer):
+    numbers = written_number(gold), written_number(answer)
+    if all(numbers):
+        return numbers[0] == numbers[1]
+    if compact(gold) == compact(answer):
         return True
-    if whole_number(gold) is not None and whole_number(answer) is not None:
-        return False
     trees = read(gold), read(answer)
     return trees[0] is not None and trees[1] is not None and same(trees[0], trees[1], symbols)

@@ -9,13 +9,16 @@ import re
 from functools import lru_cache
 
 import sympy
+from latex2sympy2_extended import NormalizationConfig
 from math_verify import parse
 from math_verify import verify as math_verify_says
 from math_verify.parser import LatexExtractionConfig
 
 from oar.tasks.verifier_structure import Relation
 
-_AS_BOXED = (LatexExtractionConfig(boxed_match_priority=0),)
+# Units are gone already, and math-verify's would take the c of a + b + c for one.
+_NORMALISATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="last")
+_AS_BOXED = (LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALISATION),)
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
 _DIGITS = 50  # of numeric checks
 _TOLERANCE = sympy.Float(10, _DIGITS) ** -40
@@ -51,10 +54,16 @@ class Sympy:
 def parsed(latex: str) -> sympy.Basic | sympy.MatrixBase | None:
     """The formula as sympy sees it, or None. Decimals are made exact: sympy's floats compare by rounding."""
     exact = _DECIMAL.sub(lambda number: rf"\frac{{{number[1]}{number[2]}}}{{1{'0' * len(number[2])}}}", latex)
-    found = parse(rf"\boxed{{{exact}}}", _AS_BOXED, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
+    found = parse(rf"\boxed{{{exact}}}", _AS_BOXED, fallback_mode="no_fallback", parsing_timeout=None)
     if not found or isinstance(found[0], str) or found[0] in (sympy.nan, sympy.zoo, sympy.true, sympy.false):
         return None
     return found[0]
+
+
+def comparable(latex: str) -> bool:
+    """Whether a formula can be parsed and worked out, as a gold answer must be."""
+    formula = parsed(latex)
+    return formula is not None and formula.doit() is not sympy.nan
 
 
 def _equal(gold: sympy.Basic | sympy.MatrixBase, answer: sympy.Basic | sympy.MatrixBase) -> bool:

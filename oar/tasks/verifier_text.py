@@ -16,10 +16,13 @@ _SYNONYMS = (
     (r"\\(?:left|right)\s*\.", ""),
     (r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*", ""),
     (r"\\(?:displaystyle|textstyle|limits|rm|bf|it)(?![a-zA-Z])", ""),
-    (r"\\!\s*|\\,(?=\d{3}(?!\d))", ""),  # 10,\!080 and 10\,080
-    (r"\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:hspace|hphantom|phantom)\{[^{}]*\}", " "),
+    (r"(?<=\d),\\!\s*(?=\d)|\\!|\\,(?=\d{3}(?!\d))", ""),  # 10,\!080 and 10\,080
+    (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:hspace|[hv]?phantom)(?:\s*\{[^{}]*\}|(?![a-zA-Z]))", " "),
+    (r"\\frac\s*(\d|[a-zA-Z]|\\[a-zA-Z]+)\s*(\d|[a-zA-Z]|\\[a-zA-Z]+)", r"\\frac{\1}{\2}"),
+    (r"\\frac\s*(\{[^{}]*\})\s*(\d|[a-zA-Z]|\\[a-zA-Z]+)", r"\\frac\1{\2}"),
+    (r"\\frac\s*(\d|[a-zA-Z]|\\[a-zA-Z]+)\s*(?=\{)", r"\\frac{\1}"),
     (r"\{,\}", "\x00"),  # a comma within a number
-    (r"\\(?:mbox|textbf|textit|textrm|textnormal|textsf|texttt|emph|mathrm|mathbf|mathit|mathsf|operatorname\*?)\s*(?=\{)", r"\\text"),
+    (r"\\(?:mbox|text(?:bf|it|rm|normal|sf|tt)|emph|math(?:rm|bf|it|sf)|operatorname\*?)\s*(?=\{)", r"\\text"),
     (r"\\text\s+\{", r"\\text{"),
     (r"\\lbrace(?![a-zA-Z])", r"\\{"),
     (r"\\rbrace(?![a-zA-Z])", r"\\}"),
@@ -42,9 +45,9 @@ _SPACES = re.compile(r"\s+")
 
 # The units that problems ask for, where a completion writes them without \text.
 _UNIT_WORDS = (
-    "degrees? radians? units? dollars? cents? bucks inch(?:es)? in feet foot ft yards? yd miles? mi mph meters? metres? m cm mm km "
-    "centimeters? kilometers? grams? g kg kilograms? pounds? lbs? ounces? oz gallons? liters? litres? hours? hrs? minutes? mins? "
-    "seconds? secs? days? weeks? months? years? people students? ways? square cubic sq"
+    "degrees? radians? units? dollars? cents? bucks inch(?:es)? in feet foot ft yards? yd miles? mi mph meters? metres? m cm mm "
+    "km centimeters? kilometers? grams? g kg kilograms? pounds? lbs? ounces? oz gallons? liters? litres? hours? hrs? minutes? "
+    "mins? seconds? secs? days? weeks? months? years? people students? ways? square cubic sq"
 )
 _UNITS = re.compile(
     r"(?<=[\d}.)])\s*(?:(?:" + "|".join(_UNIT_WORDS.split()) + r")\b\.?\s*)+(?:/\s*[a-z]+)?(?:\^\s*\{?[23]\}?)?\s*$"
@@ -53,15 +56,17 @@ _UNIT_TEXT = re.compile(
     r"(?<=[^\s,;=<>(\[{\\+*/^_-])\s*\\text\{[^{}]*[a-zA-Z][^{}]*\}\s*(?:\^\s*\{?\s*\d\s*\}?)?(?:/\s*\\text\{[^{}]*\})?\s*$"
 )
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
-_NUMBER_WORDS = dict(
-    (word, str(value))
+_NUMBER_WORDS = {
+    word: str(value)
     for value, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve".split())
-)
+}
 _PROSE = re.compile(r"[A-Za-z][A-Za-z' .,-]*[A-Za-z.]|[A-Za-z]+ \d{1,4}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 
 _INTEGER = r"\d+|\d{1,3}(?:,\d{3})+"
 _DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
+_WRITTEN = re.compile(rf"\s*-?\s*(?:{_INTEGER})\s*")
+_BLANKS = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _SIGNED = re.compile(r"([-+]?)\s*(.*)", re.DOTALL)
 _PLAIN = re.compile(_DECIMAL)
 _FRACTION = re.compile(
@@ -71,7 +76,7 @@ _SLASHED = re.compile(r"(?:(\d+)\s+)?(\d+)\s*/\s*(\d+)")
 
 
 def whole_number(answer: str) -> str | None:
-    """The canonical digits of a whole number (`1,024` and ` 01024 ` are `1024`), or None.
+    """The canonical digits of a whole number (`1,024` and ` 01024 ` are `1024`), or None. Commas may stand anywhere.
 
     As text: a degenerate completion may hold more digits than int() takes.
     """
@@ -88,6 +93,16 @@ def same_text(gold: str, answer: str) -> bool:
     """Whole numbers as numbers, anything else as text without blanks: the strictest comparison."""
     numbers = whole_number(gold), whole_number(answer)
     return numbers[0] == numbers[1] if all(numbers) else "".join(gold.split()) == "".join(answer.split())
+
+
+def written_number(answer: str) -> str | None:
+    """Like `whole_number`, but None unless blanks and commas stand where a number has them: `7,5,3` is a list."""
+    return whole_number(answer) if _WRITTEN.fullmatch(answer) else None
+
+
+def compact(text: str) -> str:
+    """Without the blanks that mean nothing: `2 1/2` keeps its own."""
+    return _BLANKS.sub("", text.strip())
 
 
 def normalise(answer: str) -> str:
