@@ -48,8 +48,10 @@ def test_a_dead_worker_is_replaced(others: set[int]) -> None:
     with VerifierPool(workers=1) as pool:
         assert pool.compare([RIGHT]) == [True]
         (worker,) = [process for process in psutil.Process().children() if process.pid not in others]
-        worker.kill()
-        worker.wait(10)
+        killed = [worker, *worker.children()]
+        for process in killed:
+            process.kill()
+        psutil.wait_procs(killed, timeout=10)
         assert pool.compare([RIGHT]) == ["crash"]  # found out on use: no verdict, and counted
         assert pool.compare([RIGHT, WRONG]) == [True, False]
         assert pool.failures == {"crash": 1}
