@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from oar.segments import BOX, HASH, Markers, find_answer
+from oar.segments import BOX, HASH, Markers, extract_answer, find_answer
 from oar.tasks.verifier_pool import VerifierPool
 from oar.tasks.verifier_structure import NeedsSymbolsError, PlainOnly, judge
 from oar.tasks.verifier_text import MAX_CHARACTERS, same_text
@@ -64,6 +64,14 @@ def grade(
         outcome = result if isinstance(result, str) else "symbols"
         verdicts[key] = Verdict(result is True, key[1], outcome)
     return [Verdict(False, None, "no_answer") if key is None else verdicts[key] for key in keys]
+
+
+def same_answer(gold: str, completion: str, markers: Markers) -> Verdict:
+    """The strict verdict: whole numbers as numbers, anything else as text without blanks."""
+    answer = extract_answer(completion, markers)
+    if answer is None:
+        return Verdict(False, None, "no_answer")
+    return Verdict(same_text(gold, answer), answer, "plain")
 
 
 def outcomes(verdicts: Sequence[Verdict]) -> Counter[str]:
