@@ -108,6 +108,10 @@ def same(gold: Answer, answer: Answer, symbols: Symbols) -> bool:
             return (
                 isinstance(based, Based) and isinstance(plain, Formula) and based.digits == plain.latex.replace(" ", "")
             )
+        case Group(kind="set", items=(only,)), (Formula() | Words()):  # {2} for 2
+            return same(only, answer, symbols)
+        case ((Formula() | Words()), Group(kind="set", items=(only,))):
+            return same(gold, only, symbols)
         case Group(), Group():
             return _same_group(gold, answer, symbols)
         case Relation(), Relation():
@@ -160,7 +164,8 @@ def _same_group(gold: Group, answer: Group, symbols: Symbols) -> bool:
     left = list(answer.items)
     for item in gold.items:
         # What is written alike first: it needs no algebra.
-        found = next((other for other in sorted(left, key=item.__ne__) if same(item, other, symbols)), None)
+        alike = [other for other in left if other == item] or left
+        found = next((other for other in alike if same(item, other, symbols)), None)
         if found is None:
             return False
         left.remove(found)

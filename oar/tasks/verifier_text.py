@@ -55,6 +55,9 @@ _UNITS = re.compile(
 _UNIT_TEXT = re.compile(
     r"(?<=[^\s,;=<>(\[{\\+*/^_-])\s*\\text\{[^{}]*[a-zA-Z][^{}]*\}\s*(?:\^\s*\{?\s*\d\s*\}?)?(?:/\s*\\text\{[^{}]*\})?\s*$"
 )
+_CONDITION = re.compile(r"\\text\{[^{}]*\b(?:or|and|if|not|no|except|more|less|least|most)\b[^{}]*\}")  # no unit
+_ORDINAL = re.compile(r"(?<=\d)\s*\^?\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?$")
+_REALS = re.compile(r"(?:\\text\{)?\s*all real numbers\s*\}?|\\mathbb\s*(?:\{R\}|R)")
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _NUMBER_WORDS = {
     word: str(value)
@@ -72,6 +75,7 @@ _PLAIN = re.compile(_DECIMAL)
 _FRACTION = re.compile(
     rf"(?:({_INTEGER})\s*)?\\frac\s*(?:\{{\s*(-?\s*\d+)\s*\}}|\s*(\d))\s*(?:\{{\s*(-?\s*\d+)\s*\}}|(\d))"
 )
+_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d+)\}")
 _SLASHED = re.compile(r"(?:(\d+)\s+)?(\d+)\s*/\s*(\d+)")
 
 
@@ -119,17 +123,21 @@ def normalise(answer: str) -> str:
     answer = _strip_end(answer)
     if (whole := _WHOLE_TEXT.fullmatch(answer)) is not None:
         answer = _strip_end(re.sub(r",?\s*\b(?:and|or)\b\s*", ",", whole[1].strip()) if "," in whole[1] else whole[1])
+    answer = _ORDINAL.sub("", answer)
     for _ in range(2):
-        answer = _strip_end(_UNITS.sub("", _UNIT_TEXT.sub("", answer)))
+        if _CONDITION.search(answer) is None:
+            answer = _strip_end(_UNITS.sub("", _UNIT_TEXT.sub("", answer)))
+    if _REALS.fullmatch(answer):
+        return r"(-\infty,\infty)"
     return _NUMBER_WORDS.get(answer.casefold(), answer)
 
 
 def _strip_end(answer: str) -> str:
-    return re.sub(r"[\s.,;:]+$", "", answer).strip()
+    return re.sub(r"(?:[\s.,;:]|\\\\)+$", "", answer).strip()
 
 
 def fraction(text: str) -> Fraction | None:
-    """The value of an integer, decimal, fraction or mixed number in normalised text, exactly; None for anything else."""
+    """The exact value of an integer, decimal (repeating ones too), fraction or mixed number in normalised text, else None."""
     sign, body = _SIGNED.fullmatch(text.strip()).groups()  # type: ignore[union-attr]
     value: Fraction | None = None
     if _PLAIN.fullmatch(body):
@@ -137,6 +145,9 @@ def fraction(text: str) -> Fraction | None:
     elif (match := _FRACTION.fullmatch(body)) is not None:
         above, below = (match[2] or match[3]).replace(" ", ""), (match[4] or match[5]).replace(" ", "")
         value = _mixed(match[1], above, below)
+    elif (match := _REPEATING.fullmatch(body)) is not None:
+        once, again = f"{match[1]}{match[2]}", match[3]
+        value = Fraction(int(once + again) - int(once or "0"), 10 ** len(match[2]) * (10 ** len(again) - 1))
     elif (match := _SLASHED.fullmatch(body)) is not None:
         value = _mixed(match[1], match[2], match[3])
     return None if value is None else -value if sign == "-" else value
