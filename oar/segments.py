@@ -1,13 +1,18 @@
 """Where reasoning, marker and answer span are in a completion, in token ids (docs/METHOD.md §2).
 
 The answer is found in the text and mapped back to tokens by the length of decoded prefixes, so nothing is ever
-re-tokenised. A token that straddles a border belongs to the marker (or, at the end of the answer, to the rest).
+re-tokenised. A token that straddles a border belongs to the marker (or, at the end of the answer, to the rest). The
+verifier finds answers with the same `find_answer`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Decode = Callable[[Sequence[int]], str]
+Markers = str | tuple[str, ...]
+
+BOX = "\\boxed{"
+HASH = "####"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,41 +33,44 @@ class Segments:
     answer_end: int
 
 
-def find_answer(text: str, marker: str) -> AnswerSpan | None:
-    """The answer that the last `marker` of `text` announces, or None where there is none.
+def find_answer(text: str, markers: Markers) -> AnswerSpan | None:
+    """The answer that the last marker of `text` announces, or None where there is none.
 
-    A marker that ends in `{` opens a group: the answer runs to its matching brace. Any other marker announces the rest
-    of its line.
+    A marker that ends in `{`, such as `BOX`, opens a group: blanks may stand before the brace, and the answer runs to the
+    matching one; escaped braces do not count. Any other marker, such as `HASH`, announces the rest of its line. Of several
+    markers the first one that occurs in the text decides. An empty answer or a group that is never closed is no answer,
+    whatever was announced before it. Takes time linear in the text.
     """
-    marker_start = text.rfind(marker)
-    if marker_start < 0:
-        return None
-    start = marker_start + len(marker)
-    end = _matching_brace(text, start) if marker.endswith("{") else _end_of_line(text, start)
-    if end is None or not text[start:end].strip():
-        return None
-    return AnswerSpan(marker_start, start, end)
+    for marker in (markers,) if isinstance(markers, str) else markers:
+        found = _last_group(text, marker[:-1]) if marker.endswith("{") else _last_line(text, marker)
+        if found is not None:
+            marker_start, start, end = found
+            closed = end is not None and text[start:end].strip()
+            return AnswerSpan(marker_start, start, end) if end is not None and closed else None
+    return None
 
 
-def extract_answer(text: str, marker: str) -> str | None:
+def extract_answer(text: str, markers: Markers) -> str | None:
     """The announced answer without surrounding blanks, or None."""
-    span = find_answer(text, marker)
+    span = find_answer(text, markers)
     return None if span is None else text[span.answer_start : span.answer_end].strip()
 
 
-def find_segments(completion_ids: Sequence[int], decode: Decode, marker: str) -> Segments | None:
+def find_segments(completion_ids: Sequence[int], decode: Decode, markers: Markers) -> Segments | None:
     """The borders of a completion's segments in tokens, or None where no answer span can be found in whole tokens.
 
-    `decode` must leave special tokens out and map prefixes of ids to prefixes of the text.
+    `decode` must leave special tokens out and map prefixes of ids to prefixes of the text; a prefix that ends within a
+    character may end in one replacement character (byte-level BPE), so the tokens of one character are never parted. It
+    is called some forty times for a thousand tokens: no decoding token by token.
     """
     text = decode(completion_ids)
-    span = find_answer(text, marker)
+    span = find_answer(text, markers)
     if span is None:
         return None
 
-    def tokens_within(characters: int) -> int:
-        """The largest k whose first k tokens decode to at most `characters` characters."""
-        low, high = 0, len(completion_ids)
+    def tokens_within(characters: int, at_least: int = 0) -> int:
+        """The largest k whose first k tokens decode to at most `characters` characters; `at_least` is known to."""
+        low, high = at_least, len(completion_ids)
         while low < high:
             middle = (low + high + 1) // 2
             if len(decode(completion_ids[:middle])) <= characters:
@@ -71,34 +79,56 @@ def find_segments(completion_ids: Sequence[int], decode: Decode, marker: str) ->
                 high = middle - 1
         return low
 
+    answer = text[span.answer_start : span.answer_end]
+    first = span.answer_start + len(answer) - len(answer.lstrip())
+    last = span.answer_start + len(answer.rstrip())
     reasoning_end = tokens_within(span.marker_start)
-    # The first token after those that hold any character of the marker; a blank before the answer is the marker's.
-    answer_start = reasoning_end
-    while len(decode(completion_ids[:answer_start])) < span.answer_start:
-        answer_start += 1
-    answer_end = tokens_within(span.answer_start + len(text[span.answer_start : span.answer_end].rstrip()))
+    # A blank before the answer is the marker's where it is a token of its own.
+    answer_start = tokens_within(first, reasoning_end)
+    if len(decode(completion_ids[:answer_start])) < span.answer_start:
+        answer_start += 1  # this token holds the end of the marker and the start of the answer
+    answer_end = tokens_within(last, min(answer_start, len(completion_ids)))
     # Tokens without text (EOS) are not the answer's.
-    while answer_start < answer_end and decode(completion_ids[: answer_end - 1]) == decode(completion_ids[:answer_end]):
+    while answer_start < answer_end and not decode(completion_ids[answer_end - 1 : answer_end]):
         answer_end -= 1
-    while answer_start < answer_end and not decode(completion_ids[: answer_start + 1])[span.answer_start :].strip():
-        answer_start += 1
     if answer_start >= answer_end:
         return None
     return Segments(reasoning_end, answer_start, answer_end)
 
 
+def _last_group(text: str, command: str) -> tuple[int, int, int | None] | None:
+    """Of the last `command` that is followed by a brace: its start, its content's start and end (None: never closed)."""
+    end = len(text)
+    while (marker_start := text.rfind(command, 0, end)) >= 0:
+        brace = marker_start + len(command)
+        while brace < end and text[brace].isspace():
+            brace += 1
+        if text[brace : brace + 1] == "{":
+            return marker_start, brace + 1, _matching_brace(text, brace + 1)
+        end = marker_start
+    return None
+
+
+def _last_line(text: str, marker: str) -> tuple[int, int, int] | None:
+    """Of the last `marker`: its start, and the start and end of the rest of its line."""
+    marker_start = text.rfind(marker)
+    if marker_start < 0:
+        return None
+    start = marker_start + len(marker)
+    newline = text.find("\n", start)
+    return marker_start, start, len(text) if newline < 0 else newline
+
+
 def _matching_brace(text: str, start: int) -> int | None:
-    depth = 1
-    for position in range(start, len(text)):
-        if text[position] == "{":
+    depth, position = 1, start
+    while position < len(text):
+        if text[position] == "\\":
+            position += 1  # the next character is escaped
+        elif text[position] == "{":
             depth += 1
         elif text[position] == "}":
             depth -= 1
             if depth == 0:
                 return position
+        position += 1
     return None
-
-
-def _end_of_line(text: str, start: int) -> int:
-    newline = text.find("\n", start)
-    return len(text) if newline < 0 else newline

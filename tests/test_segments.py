@@ -47,6 +47,11 @@ def test_blank_before_the_answer_is_the_markers():
     assert find_segments(ids, decode, "####") == Segments(1, 3, 4)
 
 
+def test_blank_after_the_answer_is_the_rests():
+    ids, decode = pieces("a", r"\boxed{", "17", " ", "}")
+    assert find_segments(ids, decode, r"\boxed{") == Segments(1, 2, 3)
+
+
 def test_answer_without_a_token_of_its_own():
     ids, decode = pieces("a ", "#### 7")
     assert find_segments(ids, decode, "####") is None

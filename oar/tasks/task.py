@@ -6,18 +6,38 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from oar.errors import DataError
-from oar.segments import Segments, extract_answer, find_segments
+from oar.segments import Markers, Segments, extract_answer, find_segments
 from oar.tasks.problem import Problem
-from oar.tasks.verifier import verify
+from oar.tasks.template import Template
+from oar.tasks.verifier import Verdict, grade, same_answer, shared_pool
+from oar.tasks.verifier_pool import VerifierPool
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`marker` announces the answer in a completion, e.g. `####`."""
+    """`marker` announces the answer in a completion, e.g. `####`.
+
+    Without a template the prompt is the bare question and an answer must be its gold answer to the letter: the embedded
+    task. With one (`Task.with_template`) it says both, and answers are compared by `oar.tasks.verifier` in `pool`.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     marker: str
+    template: Template | None = None
+    pool: VerifierPool | None = None
+
+    @classmethod
+    def with_template(
+        cls, tokenizer: PreTrainedTokenizerBase, template: Template, pool: VerifierPool | None = None
+    ) -> "Task":
+        """The task of a template; without a pool answers share the one of `oar.tasks.verifier.verify`."""
+        return cls(tokenizer, template.marker, template, pool)
+
+    @property
+    def markers(self) -> Markers:
+        """What announces an answer in a completion, first what decides."""
+        return self.marker if self.template is None else self.template.markers
 
     @property
     def pad_id(self) -> int:
@@ -30,6 +50,8 @@ class Task:
 
     def encode_prompt(self, problem: Problem) -> list[int]:
         """The prompt's token ids."""
+        if self.template is not None:
+            return self.template.encode(problem.question, self.tokenizer)
         return list(self.tokenizer.encode(problem.question))
 
     def encode_marker(self, text: str | None) -> list[int]:
@@ -47,15 +69,22 @@ class Task:
 
     def segments(self, completion_ids: Sequence[int]) -> Segments | None:
         """Where reasoning, marker and answer are; None where there is no answer."""
-        return find_segments(completion_ids, self.decode, self.marker)
+        return find_segments(completion_ids, self.decode, self.markers)
 
     def parse(self, completion: str) -> str | None:
         """The completion's final answer as text, or None."""
-        return extract_answer(completion, self.marker)
+        return extract_answer(completion, self.markers)
 
     def grade(self, problem: Problem, completion: str) -> bool:
         """Whether the completion's final answer is right."""
-        return verify(problem.answer, completion, self.marker)
+        return self.grade_all([problem], [completion])[0].correct
+
+    def grade_all(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[Verdict]:
+        """The verdict of each completion, all at once: what needs a computer algebra system is shared out in the pool."""
+        items = [(problem.answer, text) for problem, text in zip(problems, completions, strict=True)]
+        if self.template is None:
+            return [same_answer(gold, text, self.marker) for gold, text in items]
+        return grade(items, self.pool or shared_pool(), self.markers)
 
     def marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool]]:
         """Ground truth for attribution by name, each one bool per completion token; empty where the task knows none.

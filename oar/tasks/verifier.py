@@ -1,23 +1,109 @@
-"""Does a completion's final answer equal the gold answer?"""
+"""Does a completion's final answer equal the gold answer?
 
-from oar.segments import extract_answer
+Numbers, words and structure are compared here; only formulas go to a pool of processes, where math-verify parses them and
+sympy compares them (`oar/tasks/verifier_pool.py`). Units are not compared; decimals are exact: 0.33 is not 1/3.
+"""
+
+import atexit
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from oar.segments import BOX, HASH, Markers, extract_answer, find_answer
+from oar.tasks.verifier_pool import VerifierPool
+from oar.tasks.verifier_structure import NeedsSymbolsError, PlainOnly, judge
+from oar.tasks.verifier_text import MAX_CHARACTERS, same_text
+
+FORMS: Markers = (BOX, HASH)
+_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
 
 
-def verify(gold: str, completion: str, marker: str = "####") -> bool:
-    """True where the answer behind the completion's last `marker` equals `gold`.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One graded completion. `answer` is the one that was found, as written.
 
-    Whole numbers are compared as numbers (`1,024` is `1024`), anything else as text without blanks. A completion
-    without an answer is wrong.
+    outcome: `plain` (numbers, words, structure), `symbols` (sympy was asked), `no_answer`, `too_long`, or why there is no
+    verdict, and so no reward: `timeout`, `crash`.
     """
-    answer = extract_answer(completion, marker)
-    return answer is not None and _canonical(answer) == _canonical(gold)
+
+    correct: bool
+    answer: str | None
+    outcome: str
 
 
-def _canonical(answer: str) -> str:
-    compact = "".join(answer.split())
-    sign, digits = ("-", compact[1:]) if compact.startswith("-") else ("", compact)
-    digits = digits.replace(",", "")
-    if not digits.isdecimal():
-        return compact
-    number = digits.lstrip("0")  # as text: a degenerate completion may hold more digits than int() takes
-    return sign + number if number else "0"
+def verify(gold: str, completion: str, markers: Markers = FORMS, *, bare_number: bool = False) -> bool:
+    """True where the final answer of `completion` equals `gold`.
+
+    The answer is the last `\\boxed{}`, else the rest of the line after the last `####` (`markers` changes that), else, with
+    `bare_number`, the last number. A completion without an answer is wrong, and so is one whose answer takes more than a
+    second to compare. After `####` stands the answer alone, as in GSM8K: a line that ends in a full stop is compared as text.
+    """
+    return grade([(gold, completion)], shared_pool(), markers, bare_number=bare_number)[0].correct
+
+
+def grade(
+    items: Sequence[tuple[str, str]], pool: VerifierPool, markers: Markers = FORMS, *, bare_number: bool = False
+) -> list[Verdict]:
+    """The verdict of each (gold answer, completion), in order; like `verify`, many at a time."""
+    verdicts: dict[tuple[str, str, bool], Verdict] = {}  # a group's completions often give the same answer
+    asked: dict[tuple[str, str, bool], None] = {}
+    keys: list[tuple[str, str, bool] | None] = []
+    for gold, completion in items:
+        found = _find(completion, markers, bare_number)
+        key = None if found is None else (gold, *found)
+        keys.append(key)
+        if key is not None and key not in verdicts and key not in asked:
+            verdict = _plain_verdict(*key)
+            if verdict is None:
+                asked[key] = None
+            else:
+                verdicts[key] = verdict
+    for key, result in zip(asked, pool.compare([(gold, answer) for gold, answer, _ in asked]), strict=True):
+        outcome = result if isinstance(result, str) else "symbols"
+        verdicts[key] = Verdict(result is True, key[1], outcome)
+    return [Verdict(False, None, "no_answer") if key is None else verdicts[key] for key in keys]
+
+
+def same_answer(gold: str, completion: str, markers: Markers) -> Verdict:
+    """The strict verdict: whole numbers as numbers, anything else as text without blanks."""
+    answer = extract_answer(completion, markers)
+    if answer is None:
+        return Verdict(False, None, "no_answer")
+    return Verdict(same_text(gold, answer), answer, "plain")
+
+
+def outcomes(verdicts: Sequence[Verdict]) -> Counter[str]:
+    """How many verdicts had which outcome, for the log of a run."""
+    return Counter(verdict.outcome for verdict in verdicts)
+
+
+@cache
+def shared_pool() -> VerifierPool:
+    """The pool of `verify`: one process, started when the first formula comes, ended with this one."""
+    pool = VerifierPool(workers=1)
+    atexit.register(pool.close)
+    return pool
+
+
+def _find(completion: str, markers: Markers, bare_number: bool) -> tuple[str, bool] | None:
+    """The final answer, and whether it counts only to the letter; None without one."""
+    span = find_answer(completion, markers)
+    if span is not None:
+        answer = completion[span.answer_start : span.answer_end].strip()
+        after_hash = completion[span.marker_start : span.answer_start] == HASH
+        return answer, after_hash and answer.endswith(".")
+    if bare_number and (numbers := _NUMBER.findall(completion)):
+        return numbers[-1], False
+    return None
+
+
+def _plain_verdict(gold: str, answer: str, to_the_letter: bool) -> Verdict | None:
+    """The verdict where no algebra is needed, else None."""
+    if to_the_letter or len(answer) > MAX_CHARACTERS:
+        return Verdict(same_text(gold, answer), answer, "plain" if to_the_letter else "too_long")
+    try:
+        return Verdict(judge(gold, answer, PlainOnly()), answer, "plain")
+    except NeedsSymbolsError:
+        return None

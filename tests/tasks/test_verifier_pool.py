@@ -1,0 +1,121 @@
+"""The pool: a hang costs a second and a counter, a dead worker is replaced, nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from oar.errors import ConfigError
+from oar.tasks import verifier_pool
+from oar.tasks.verifier_pool import VerifierPool
+
+ROOT = Path(__file__).parents[2]
+RIGHT, WRONG, HANG = ("2\\sqrt{3}", "\\sqrt{12}"), ("2\\sqrt{3}", "\\sqrt{13}"), ("5", "9^{9^{9^{9^9}}}")
+
+
+def descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+@pytest.fixture
+def others() -> set[int]:
+    """Processes that other tests have left running: the pool of `verify`."""
+    return {process.pid for process in descendants()}
+
+
+def test_a_hang_costs_one_second_and_one_counter() -> None:
+    with VerifierPool(workers=1) as pool:
+        assert pool.compare([RIGHT]) == [True]
+        began = time.monotonic()
+        assert pool.compare([RIGHT, HANG, WRONG, RIGHT]) == [True, "timeout", False, True]
+        assert time.monotonic() - began < 4  # one second, and what a busy machine adds
+        assert pool.failures == {"timeout": 1}
+
+
+def test_order_is_kept_with_two_workers() -> None:
+    pairs = [(f"{n}\\sqrt{{2}}", f"\\sqrt{{{2 * n * n + (n % 3 == 0)}}}") for n in range(1, 20)]
+    with VerifierPool(workers=2) as pool:
+        assert pool.compare([HANG, *pairs]) == ["timeout", *(n % 3 != 0 for n in range(1, 20))]
+
+
+def test_a_dead_worker_is_replaced(others: set[int]) -> None:
+    with VerifierPool(workers=1) as pool:
+        assert pool.compare([RIGHT]) == [True]
+        (worker,) = [process for process in psutil.Process().children() if process.pid not in others]
+        killed = [worker, *worker.children()]
+        for process in killed:
+            process.kill()
+        psutil.wait_procs(killed, timeout=10)
+        assert pool.compare([RIGHT]) == ["crash"]  # found out on use: no verdict, and counted
+        assert pool.compare([RIGHT, WRONG]) == [True, False]
+        assert pool.failures == {"crash": 1}
+
+
+def test_a_dead_child_of_a_worker_is_replaced(others: set[int]) -> None:
+    with VerifierPool(workers=1) as pool:
+        pool.compare([RIGHT])
+        (worker,) = [process for process in psutil.Process().children() if process.pid not in others]
+        (child,) = worker.children()
+        child.kill()
+        assert pool.compare([RIGHT, WRONG, RIGHT, WRONG])[1:] == [False, True, False]
+        assert pool.compare([WRONG, RIGHT]) == [False, True]
+
+
+def test_close_leaves_no_process_and_the_pool_can_go_on(others: set[int]) -> None:
+    pool = VerifierPool(workers=2)
+    pool.compare([RIGHT, WRONG])
+    started = [process for process in descendants() if process.pid not in others]
+    assert len(started) == 4  # two workers, a child each
+    pool.close()
+    pool.close()
+    assert psutil.wait_procs(started, timeout=10)[1] == []
+    assert pool.compare([RIGHT]) == [True]
+    pool.close()
+
+
+def test_workers_end_with_a_killed_parent() -> None:
+    code = (
+        "import os\nfrom oar.tasks.verifier_pool import VerifierPool\npool = VerifierPool(1)\n"
+        f"pool.compare([{RIGHT!r}])\nimport psutil\n"
+        "print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)\n"
+        f"pool.compare([{HANG!r}] * 100)\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert run.stdout is not None
+    processes = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
+    assert len(processes) == 2
+    run.send_signal(signal.SIGKILL)
+    run.wait(10)
+    run.stdout.close()
+    assert psutil.wait_procs(processes, timeout=15)[1] == []
+
+
+def test_threads_may_share_a_pool() -> None:
+    answers: list[list[bool | str]] = []
+    with VerifierPool(workers=1) as pool:
+        threads = [threading.Thread(target=lambda: answers.append(pool.compare([RIGHT, WRONG]))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == [[True, False]] * 4
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="workers >= 1"):
+        VerifierPool(workers=0)
+    with pytest.raises(ConfigError, match="timeout_s > 0"):
+        VerifierPool(timeout_s=0)
+    broken = tmp_path / "worker.py"
+    broken.write_text("import no_such_module\n")
+    monkeypatch.setattr(verifier_pool, "_WORKER", broken)
+    with VerifierPool(workers=1) as pool, pytest.raises(ConfigError, match="no_such_module"):
+        pool.compare([RIGHT])
