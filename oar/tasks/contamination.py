@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oar.tasks.problem import Problem, ProblemSet
+from oar.tasks.problem import ProblemSet
 
 N = 13
 OVERLAP = 0.8  # of a problem's 13-grams in one other problem, from which the two are the same if their answers are
@@ -20,8 +20,6 @@ DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)  # code of figures: much 
 TOKEN = re.compile(r"[^\W_]+|[-+*/=<>^!|]")  # x + 1 is not x - 1
 SPELLING = re.compile(r"\\left\b|\\right\b|\\displaystyle\b|\\[,;:! ]|[\s${}]")  # changes nothing that a problem asks
 FRACTION = re.compile(r"\\[dt]frac\b")
-
-Gram = tuple[str, ...]
 
 
 class Copy(NamedTuple):
@@ -51,44 +49,61 @@ class Comparison:
         return {copy.benchmark_id for copy in self.copies}
 
 
-def compare(train: ProblemSet, benchmark: ProblemSet, overlap: float = OVERLAP) -> Comparison:
-    """Look for every problem of `benchmark` in `train`. Seconds: about one per 10,000 training problems."""
+@dataclass(frozen=True, slots=True)
+class Prints:
+    """What is compared of a set, problem by problem: plain text, plain answer, and the hashes of its 13-grams."""
+
+    problem_set: ProblemSet
+    texts: Sequence[str]
+    answers: Sequence[str]
+    grams: Sequence[frozenset[int]]
+
+    @classmethod
+    def of(cls, problem_set: ProblemSet) -> "Prints":
+        """Seconds: about one per 20,000 problems."""
+        problems = problem_set.problems
+        return cls(
+            problem_set,
+            [_plain(problem.question) for problem in problems],
+            [_plain(problem.answer) for problem in problems],
+            [_grams(problem.question) for problem in problems],
+        )
+
+    @property
+    def repeated(self) -> int:
+        """How many problems have a text that stands in the set before."""
+        return len(self.texts) - len(set(self.texts))
+
+
+def compare(train: Prints, benchmark: Prints, overlap: float = OVERLAP) -> Comparison:
+    """Look for every problem of `benchmark` in `train`."""
     texts, holders = defaultdict(list), defaultdict(list)
-    grams = [_grams(problem.question) for problem in benchmark.problems]
-    for place, problem in enumerate(benchmark.problems):
-        texts[_plain(problem.question)].append(place)
-        for gram in grams[place]:
+    for place, text in enumerate(benchmark.texts):
+        texts[text].append(place)
+        for gram in benchmark.grams[place]:
             holders[gram].append(place)
-    largest = [0.0] * len(grams)
+    largest = [0.0] * len(benchmark.texts)
+    asked = benchmark.problem_set.problems
     copies = []
-    for problem in train.problems:
-        same = texts.get(_plain(problem.question), [])
-        copies += [Copy(benchmark.problems[place].id, problem.id, "exact", 1.0) for place in same]
-        for place, count in _shared(problem, holders).items():
-            share = count / len(grams[place])
+    for problem, text, answer, grams in zip(
+        train.problem_set.problems, train.texts, train.answers, train.grams, strict=True
+    ):
+        same = texts.get(text, [])
+        copies += [Copy(asked[place].id, problem.id, "exact", 1.0) for place in same]
+        for place, count in Counter(place for gram in grams for place in holders.get(gram, ())).items():
+            share = count / len(benchmark.grams[place])
             largest[place] = max(largest[place], share)
-            asked = benchmark.problems[place]
-            if share >= overlap and place not in same and _plain(asked.answer) == _plain(problem.answer):
-                copies.append(Copy(asked.id, problem.id, "overlap", share))
+            if share >= overlap and place not in same and answer == benchmark.answers[place]:
+                copies.append(Copy(asked[place].id, problem.id, "overlap", share))
     return Comparison(
-        train=train.name,
-        benchmark=benchmark.name,
-        problems=len(grams),
+        train=train.problem_set.name,
+        benchmark=benchmark.problem_set.name,
+        problems=len(largest),
         copies=copies,
         sharing=sum(share > 0 for share in largest),
         largest_overlap=max(largest, default=0.0),
-        too_short=sum(not found for found in grams),
+        too_short=sum(not found for found in benchmark.grams),
     )
-
-
-def repeated(problem_set: ProblemSet) -> int:
-    """How many problems of a set have a text that stands in it before."""
-    return len(problem_set.problems) - len({_plain(problem.question) for problem in problem_set.problems})
-
-
-def _shared(problem: Problem, holders: dict[Gram, list[int]]) -> Counter[int]:
-    """How many 13-grams of the benchmark's problems stand in this one."""
-    return Counter(place for gram in _grams(problem.question) for place in holders.get(gram, ()))
 
 
 def _plain(text: str) -> str:
@@ -97,6 +112,6 @@ def _plain(text: str) -> str:
     return SPELLING.sub("", FRACTION.sub(r"\\frac", folded)).rstrip(".?!")
 
 
-def _grams(question: str) -> set[Gram]:
+def _grams(question: str) -> frozenset[int]:
     tokens = TOKEN.findall(unicodedata.normalize("NFKC", DRAWING.sub(" ", question)).casefold())
-    return {tuple(tokens[start : start + N]) for start in range(len(tokens) - N + 1)}
+    return frozenset(hash(tuple(tokens[start : start + N])) for start in range(len(tokens) - N + 1))

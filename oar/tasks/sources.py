@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from oar.config import BenchmarkConfig, validated
 from oar.errors import ConfigError, DataError
 from oar.seeding import derive_seed
-from oar.tasks.contamination import compare
+from oar.tasks.contamination import Prints, compare
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.records import DatasetConfig, load_problems
 from oar.tasks.words import RL_STREAM, TIER_NAMES, evaluation_set, tier_named, training_problem
@@ -147,14 +147,14 @@ def refuse_contaminated(source: ProblemSource, benchmark: BenchmarkConfig, allow
     """Raises DataError where training problems are those of a benchmark that `allowed` does not name."""
     if not isinstance(source, DatasetSource):
         return  # generated problems are never those of a held-out set
-    train = source.problem_set
+    train = Prints.of(source.problem_set)
     for name in benchmark.sets:
         if name not in benchmark.sources or name in allowed:
             continue
-        found = compare(train, _published(name, benchmark))
+        found = compare(train, Prints.of(_published(name, benchmark)))
         if found.copies:
             first = found.copies[0]
             raise DataError(
-                f"{train.name} holds {len(found.copied)} of the {found.problems} problems of {name}, {first.benchmark_id} "
+                f"{source.name} holds {len(found.copied)} of the {found.problems} problems of {name}, {first.benchmark_id} "
                 f"as {first.train_id} among them: train on other data, or say data.allow_contaminated=[{name}]."
             )
