@@ -25,10 +25,9 @@ from oar.files import atomic_path, write_text_atomic
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.tasks.contamination import Comparison, Copy, N, Prints, compare
 from oar.tasks.problem import ProblemSet
-from oar.tasks.sources import DatasetSource, load_benchmarks
+from oar.tasks.sources import load_benchmarks
 
 EXIT_CONTAMINATED = 1
-EVERYTHING = 10**9  # problems; more than any benchmark has
 
 
 @dataclass
@@ -38,7 +37,7 @@ class DataCheckConfig:
     train: list[str]
     benchmarks: list[str]
     path: str | None
-    train_files: dict[str, str]
+    train_files: list[str]
     overlap: float
     output_dir: str
 
@@ -85,19 +84,18 @@ def main(config: DictConfig) -> None:
 
 def training_sets(cfg: DataCheckConfig) -> list[ProblemSet]:
     """The training sets in full. Raises ConfigError for one that is generated, or that conf/data does not have."""
-    files = dict.fromkeys(cfg.train, cfg.path) | cfg.train_files
+    local = {Path(file).stem: file for file in cfg.train_files}
+    files = dict.fromkeys(cfg.train, cfg.path) | local
     if len(files) != len(cfg.train) + len(cfg.train_files):
-        raise ConfigError(
-            f"train and train_files must name different sets, but are {cfg.train} and {[*cfg.train_files]}."
-        )
+        named = ", ".join([*cfg.train, *cfg.train_files])
+        raise ConfigError(f"train and train_files must name sets of different names, but are {named}.")
     found = []
     for name, path in files.items():
-        local = name in cfg.train_files
-        settings = _composed(f"data={'local' if local else name}").data.source
-        source = build("data.source", settings | {"levels": None, "path": path} | ({"name": name} if local else {}))
-        if not isinstance(source, DatasetSource):
+        settings = _composed(f"data={'local' if name in local else name}").data.source
+        if "dataset" not in settings:
             raise ConfigError(f"train must name data sets, but {name} is generated: nothing in it can be a copy.")
-        found.append(source.problem_set)
+        settings |= {"levels": None, "path": path} | ({"name": name} if name in local else {})
+        found.append(build("data.source", settings).problem_set)
     return found
 
 
@@ -109,7 +107,7 @@ def benchmark_sets(cfg: DataCheckConfig) -> list[ProblemSet]:
         if set(benchmark.sets) - set(benchmark.sources):
             raise ConfigError(f"benchmarks must name data sets, but {name} is generated: no training set holds it.")
         benchmark.path = cfg.path
-        found |= load_benchmarks(benchmark, "final", EVERYTHING)
+        found |= load_benchmarks(benchmark, "final", None)
     return list(found.values())
 
 

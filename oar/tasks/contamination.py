@@ -18,8 +18,10 @@ N = 13
 OVERLAP = 0.8  # of a problem's 13-grams in one other problem, from which the two are the same if their answers are
 DRAWING = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)  # code of figures: much of it is alike in all of them
 TOKEN = re.compile(r"[^\W_]+|[-+*/=<>^!|]")  # x + 1 is not x - 1
-SPELLING = re.compile(r"\\left\b|\\right\b|\\displaystyle\b|\\[,;:! ]|[\s${}]")  # changes nothing that a problem asks
-FRACTION = re.compile(r"\\[dt]frac\b")
+SPELLING = re.compile(
+    r"\\(?:left|right|displaystyle)(?![a-z])|\\[,;:! ]|[\s${}]"
+)  # changes nothing that a problem asks
+FRACTION = re.compile(r"\\[dt]frac(?![a-z])")
 
 
 class Copy(NamedTuple):

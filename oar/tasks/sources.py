@@ -111,17 +111,20 @@ def load_benchmark(name: str, split: str, n: int) -> list[Problem]:
     return [word_problem.problem for word_problem in evaluation_set(tier_named(name), split, n)]
 
 
-def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int) -> dict[str, ProblemSet]:
-    """The sets of a benchmark by name, of each its first `n` problems (all where it has fewer).
+def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> dict[str, ProblemSet]:
+    """The sets of a benchmark by name, of each its first `n` problems (None, or more than it has: all).
 
     A tier has splits of its own (`curve`, `final`); a published benchmark is one set, and every split is its beginning.
-    Raises ConfigError for an unknown name, DataError for whatever is wrong with the data.
+    Raises ConfigError for an unknown name and for all of a tier, which has no end; DataError for whatever is wrong with
+    the data.
     """
     found = {}
     for name in benchmark.sets:
         if name in benchmark.sources:
             everything = _published(name, benchmark)
             found[name] = ProblemSet(name, everything.problems[:n], everything.origin)
+        elif n is None:
+            raise ConfigError(f"{name} is generated and has no end: say how many of its problems are wanted.")
         else:
             found[name] = ProblemSet(name, load_benchmark(name, split, n), {"generated": name, "split": split})
     return found
