@@ -118,8 +118,11 @@ def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> di
     Raises ConfigError for an unknown name and for all of a tier, which has no end; DataError for whatever is wrong with
     the data.
     """
+    known = (*benchmark.sources, *TIER_NAMES)
     found = {}
     for name in benchmark.sets:
+        if name not in known:
+            raise ConfigError(f"benchmark.sets must name known benchmarks ({', '.join(known)}), but names {name!r}.")
         if name in benchmark.sources:
             everything = _published(name, benchmark)
             found[name] = ProblemSet(name, everything.problems[:n], everything.origin)

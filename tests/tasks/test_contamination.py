@@ -59,6 +59,13 @@ def test_another_answer_is_another_problem() -> None:
     assert found((changed, "35"), (STAMPS, "35")).largest_overlap < 0.8
 
 
+def test_another_sign_is_another_problem() -> None:
+    asked = "What is the smallest positive integer $n$ such that all roots of $z^4 {} z^2 + 1 = 0$ are $n$th roots of unity?"
+    result = found((asked.format("-") + " Say it.", "6"), (asked.format("+"), "6"))
+    assert result.copies == []
+    assert 0 < result.largest_overlap < 0.8
+
+
 def test_figures_and_short_problems_do_not_count() -> None:
     drawing = "[asy] draw((0,0)--(1,0)--(1,1)--(0,1)--cycle); label('$A$',(0,0),W); dot((0,1)); [/asy]"
     result = found((f"What is the area? {drawing}", "1"), (f"How long is the diagonal? {drawing}", "1"))

@@ -69,6 +69,12 @@ def test_math500_keeps_latex_as_it_is() -> None:
     assert (second.answer, second.level) == (r"\left( 3, \frac{\pi}{2} \right)", 5)
 
 
+def test_of_several_columns_the_first_named_counts(tmp_path: Path) -> None:
+    row = {"id": 7, "question": "copy", "answer": "1", "problem": "original", "unique_id": "test/algebra/7.json"}
+    (problem,) = benchmark("math500", write(tmp_path / "a.jsonl", row))
+    assert (problem.id, problem.question) == ("test/algebra/7.json", "original")
+
+
 def test_math_takes_the_last_box_and_leaves_out_the_empty_one() -> None:
     problems = training("math", "data.source.levels=null")
     assert [problem.answer for problem in problems] == ["25", r"\frac{1}{\sqrt{4}}", "2", "4", r"120^\circ"]
