@@ -24,7 +24,7 @@ from oar.rollout.engine import VllmEngine
 from oar.rollout.types import Sampling
 from oar.seeding import derive_seed
 from oar.supervisor import engine_options
-from oar.tasks.sources import load_benchmark
+from oar.tasks.sources import load_benchmarks
 from oar.tasks.task import Task
 
 
@@ -38,7 +38,7 @@ def main(config: DictConfig) -> None:
         if (folder / "evaluation.json").exists():
             raise ConfigError(f"{folder} already holds an evaluation: choose another output_dir.")
         model = model_folder(cfg.model, print)
-        problems = {name: load_benchmark(name, "final", cfg.evaluation.final_problems) for name in cfg.benchmark.sets}
+        benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
         url = (
             cfg.rollout.url
             or running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, model, folder))).url
@@ -49,7 +49,7 @@ def main(config: DictConfig) -> None:
             [
                 evaluate(
                     partial(client.generate, expected_version=client.weight_version()),
-                    problems,
+                    {name: found.problems for name, found in benchmarks.items()},
                     task=Task(load_tokenizer(model), cfg.model.marker),
                     sampling=Sampling(k, temperature, cfg.rollout.max_new_tokens),
                     seed=derive_seed(cfg.seed, "evaluation"),
@@ -57,7 +57,9 @@ def main(config: DictConfig) -> None:
                 for k, temperature in ((settings.k, settings.temperature), (1, 0.0))
             ]
         )
-        result.save(folder, collect_provenance(asdict(cfg), started=started, git=git) | {"seed": cfg.seed})
+        provenance = collect_provenance(asdict(cfg), started=started, git=git)
+        data = {name: found.origin for name, found in benchmarks.items()}
+        result.save(folder, provenance | {"seed": cfg.seed, "data": data})
         print(result.table())
         print(f"written to {folder}")
 

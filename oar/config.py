@@ -4,7 +4,7 @@ Hydra composes, `validated` turns the result into these dataclasses: an unknown 
 or a combination that cannot work ends in one `ConfigError` sentence before any process starts.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from hydra.errors import HydraException
@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from oar.errors import ConfigError
 from oar.importance.replacements import KINDS
 from oar.provenance import config_hash
+from oar.tasks.records import DatasetConfig
 
 Settings = TypeVar("Settings")
 
@@ -105,21 +106,33 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    """Where training problems come from; `source` is a Hydra target."""
+    """Where training problems come from; `source` is a Hydra target.
+
+    `allow_contaminated` names the benchmarks whose problems may be among them.
+    """
 
     name: str
     source: Any
+    allow_contaminated: list[str] = field(default_factory=list)
 
 
 @dataclass
 class BenchmarkConfig:
-    """Which problems are evaluated on."""
+    """Which problems are evaluated on: published sets (`sources` by name) or embedded tiers.
+
+    `path`: local copies instead of the hub, as one file, a folder, or a file by set.
+    """
 
     name: str
     sets: list[str]
+    sources: dict[str, DatasetConfig] = field(default_factory=dict)
+    path: Any = None
 
     def __post_init__(self) -> None:
         _require(len(set(self.sets)) == len(self.sets) > 0, "benchmark.sets", "a list without repetition", self.sets)
+        by_set = isinstance(self.path, dict) and set(self.path) <= set(self.sets)
+        fits = self.path is None or isinstance(self.path, str) or by_set
+        _require(fits, "benchmark.path", f"a file, a folder or a file by set ({', '.join(self.sets)})", self.path)
 
 
 @dataclass
@@ -293,6 +306,7 @@ class TrainConfig:
         content = asdict(self)
         for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark"):
             del content[key]
+        del content["data"]["allow_contaminated"]
         for key in ("steps", "checkpoint_every", "keep_checkpoints"):
             del content["learner"][key]
         for key in ("url", "host", "port", "startup_timeout_s", "request_timeout_s"):

@@ -19,7 +19,7 @@ from oar.models import model_folder
 from oar.processes import ChildProcess
 from oar.rollout.engine import EngineOptions, VllmEngine, telling_lines
 from oar.rollout.sync import transfer_folder
-from oar.tasks.sources import load_benchmark
+from oar.tasks.sources import load_benchmarks, refuse_contaminated
 from oar.tracking import check_tracking
 
 POLL_S = 0.2
@@ -34,12 +34,12 @@ def train(cfg: TrainConfig, folder: Path) -> int:
     """
     check_tracking(cfg.tracking.mode)  # type: ignore[arg-type]  # validated
     build("method.estimator", cfg.method.estimator)
-    build("data.source", cfg.data.source)
+    source = build("data.source", cfg.data.source)
     if cfg.resume == "never" and ((folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(f"{folder} already holds a run: continue it with resume=auto, or choose another output_dir.")
     resumable_checkpoint(folder, cfg)
-    for name in cfg.benchmark.sets:
-        load_benchmark(name, "curve", 1)
+    load_benchmarks(cfg.benchmark, "curve", 1)
+    refuse_contaminated(source, cfg.benchmark, cfg.data.allow_contaminated)
     start_model = model_folder(cfg.model, lambda line: print(line, flush=True))
 
     with ExitStack() as running:

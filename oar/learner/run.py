@@ -22,7 +22,7 @@ from oar.rollout.sync import CheckpointSync
 from oar.rollout.types import Sampling
 from oar.scoring import score_completions
 from oar.seeding import derive_seed
-from oar.tasks.sources import load_benchmark
+from oar.tasks.sources import load_benchmarks
 from oar.tasks.task import Task
 from oar.tracking import start_tracker
 
@@ -83,7 +83,15 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
         print(progress_line(report, step, cfg.learner.steps), flush=True)
     result = final_evaluation(learner)
     provenance = collect_provenance(asdict(cfg), started=started, git=git)
-    provenance |= {"seed": cfg.seed, "step": learner.step, "identity": cfg.identity(), "measure": cfg.measure()}
+    benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
+    data = {"train": learner.source.origin()} | {name: found.origin for name, found in benchmarks.items()}
+    provenance |= {
+        "data": data,
+        "seed": cfg.seed,
+        "step": learner.step,
+        "identity": cfg.identity(),
+        "measure": cfg.measure(),
+    }
     result.save(folder, provenance)
     tracker.finish()
     print(result.table(), flush=True)
@@ -138,7 +146,7 @@ def _evaluate(learner: Learner, split: str, n: int, *, k: int, temperature: floa
     cfg = learner.cfg
     return evaluate(
         partial(learner.client.generate, expected_version=learner.step),
-        {name: load_benchmark(name, split, n) for name in cfg.benchmark.sets},
+        {name: found.problems for name, found in load_benchmarks(cfg.benchmark, split, n).items()},
         task=learner.task,
         sampling=Sampling(k, temperature, cfg.rollout.max_new_tokens),
         seed=derive_seed(cfg.seed, "evaluation", split, learner.step),

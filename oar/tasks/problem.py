@@ -1,5 +1,6 @@
 """The one record every data set and benchmark is brought into."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -17,3 +18,12 @@ class Problem:
     solution: str = ""
     level: int | None = None
     subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSet:
+    """Problems under one name; `origin` says, as JSON-ready values, which file or which revision they came from."""
+
+    name: str
+    problems: Sequence[Problem]
+    origin: Mapping[str, object]

@@ -1,0 +1,214 @@
+"""Problems out of public columns: each data set's traps, worked out by hand, and the sentences for what cannot be read."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oar.config import TrainConfig, build, validated
+from oar.errors import ConfigError, DataError
+from oar.tasks.problem import Problem
+from oar.tasks.records import DatasetConfig, last_boxed, load_problems
+from oar.tasks.sources import load_benchmarks
+from tests.test_config import composed
+
+PUBLIC = Path(__file__).parents[1] / "data" / "public"
+
+
+def benchmark(name: str, path: Path = PUBLIC) -> list[Problem]:
+    cfg = validated(composed(f"benchmark={name}", f"benchmark.path={path}"), TrainConfig)
+    return list(load_benchmarks(cfg.benchmark, "final", None)[name].problems)
+
+
+def training(name: str, *overrides: str) -> list[Problem]:
+    cfg = validated(composed(f"data={name}", f"data.source.path={PUBLIC}", *overrides), TrainConfig)
+    return list(build("data.source", cfg.data.source).problem_set.problems)
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def load(path: Path, **settings: object) -> list[Problem]:
+    """A file with plain columns."""
+    columns = {key: [key] for key in ("id", "question", "answer", "solution", "level", "subject")}
+    dataset = DatasetConfig(**{"dataset": None, "columns": columns, "answer_form": "text"} | settings)
+    return list(load_problems("mine", dataset, str(path), path_key="benchmark.path").problems)
+
+
+def test_gsm8k_splits_rationale_and_answer() -> None:
+    problems = benchmark("gsm8k")
+    assert [problem.answer for problem in problems] == ["7", "1400", "-5"]
+    assert problems[0].solution == "Mara keeps 12 - 5 = 7 rolls."
+    assert [problem.id for problem in problems] == ["gsm8k-0", "gsm8k-1", "gsm8k-2"]
+    assert {problem.benchmark for problem in problems} == {"gsm8k"}
+
+
+def test_a_line_separator_inside_a_text_ends_no_line() -> None:
+    first, second = training("gsm8k")
+    assert first.question == "Ole picks 9 pears\u2028and eats 2. How many pears are left?"
+    assert (first.answer, second.answer, second.solution) == ("7", "60", "She reads 15 * 4 = $60 pages.")
+
+
+def test_math500_keeps_latex_as_it_is() -> None:
+    first, second = benchmark("math500")
+    assert first == Problem(
+        id="test/prealgebra/1.json",
+        question=r"Find the reciprocal of $2 \frac{1}{3}$ as a common fraction.",
+        answer=r"\frac{3}{7}",
+        benchmark="math500",
+        solution=r"It is $\boxed{\frac{3}{7}}$.",
+        level=3,
+        subject="Prealgebra",
+    )
+    assert (second.answer, second.level) == (r"\left( 3, \frac{\pi}{2} \right)", 5)
+
+
+def test_of_several_columns_the_first_named_counts(tmp_path: Path) -> None:
+    row = {"id": 7, "question": "copy", "answer": "1", "problem": "original", "unique_id": "test/algebra/7.json"}
+    (problem,) = benchmark("math500", write(tmp_path / "a.jsonl", row))
+    assert (problem.id, problem.question) == ("test/algebra/7.json", "original")
+
+
+def test_math_takes_the_last_box_and_leaves_out_the_empty_one() -> None:
+    problems = training("math", "data.source.levels=null")
+    assert [problem.answer for problem in problems] == ["25", r"\frac{1}{\sqrt{4}}", "2", "4", r"120^\circ"]
+    assert [problem.level for problem in problems] == [1, 3, 4, None, 5]
+    assert [problem.id for problem in problems] == [f"math_train-{row}" for row in (0, 1, 2, 4, 5)]
+    assert problems[0].question == "Compute $3^2 + 4^2$."
+    assert problems[4].question == r"A \textbf{regular} hexagon has which interior angle?"
+    assert [problem.subject for problem in problems][:3] == ["Algebra", "Algebra", "Intermediate Algebra"]
+
+
+def test_math_levels_3_to_5_is_the_default() -> None:
+    assert [problem.level for problem in training("math")] == [3, 4, 5]
+    assert [problem.level for problem in training("math", "data.source.levels=[1,5]")] == [1, 5]
+
+
+def test_aime24_without_an_answer_column() -> None:
+    problems = benchmark("aime24")
+    assert [(problem.id, problem.answer) for problem in problems] == [("60", "25"), ("61", "128")]
+
+
+def test_aime24_with_an_answer_column(tmp_path: Path) -> None:
+    """As HuggingFaceH4/aime_2024: the column counts, not what the solution boxes on its way."""
+    row = {"id": 60, "problem": "q", "solution": r"\boxed{\textbf{(540)}}", "answer": "045", "url": "u", "year": "2024"}
+    assert [problem.answer for problem in benchmark("aime24", write(tmp_path / "a.jsonl", row))] == ["45"]
+
+
+def test_aime25_mends_escapes_and_degrees() -> None:
+    first, second = benchmark("aime25")
+    assert first.question.startswith(r"Triangle $\triangle ABC$ has sides $\frac{3}{2}$, $2$ and $\frac{5}{2}$")
+    assert (first.answer, second.answer) == ("9", "336")
+
+
+def test_amc_answers_are_whole() -> None:
+    assert [problem.answer for problem in benchmark("amc23")] == ["27", "-1"]
+    assert [problem.answer for problem in benchmark("amc83")] == ["27", "-1", "142"]
+
+
+def test_parquet_gives_the_same_problems(tmp_path: Path) -> None:
+    for name in ("amc23", "math500"):
+        pd.read_json(PUBLIC / f"{name}.jsonl", lines=True).to_parquet(tmp_path / f"{name}.parquet")
+        assert benchmark(name, tmp_path) == benchmark(name)
+
+
+def test_parquet_without_some_levels(tmp_path: Path) -> None:
+    rows = [{"question": "q", "answer": "1", "level": 4}, {"question": "r", "answer": "2", "level": None}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "mine.parquet")
+    assert [problem.level for problem in load(tmp_path / "mine.parquet")] == [4, None]
+
+
+@given(st.integers(-(10**15), 10**15), st.sampled_from(["{}", "0{}", "{}.0", "{}.", " {} ", "{:,}"]))
+def test_every_way_to_write_a_whole_number_is_the_number(tmp_path_factory: pytest.TempPathFactory, number, way) -> None:
+    path = tmp_path_factory.getbasetemp() / "whole.jsonl"
+    for written in (way.format(abs(number)), number, float(number)):
+        content = json.dumps({"question": "q", "answer": written}).encode()
+        path = path.with_name(f"{abs(hash(content))}.jsonl")
+        path.write_bytes(content)
+        (problem,) = load(path, answer_form="integer")
+        assert problem.answer == str(abs(number) if isinstance(written, str) else number)
+
+
+LATEX = st.recursive(
+    st.text("ab1 \\,", max_size=4), lambda inner: st.lists(inner.map("{{{}}}".format), max_size=3).map("".join)
+)
+
+
+@given(LATEX, st.text(max_size=10), st.text("x ", max_size=5))
+def test_the_last_box_comes_back_whole(content, before, after) -> None:
+    assert last_boxed(rf"{before}\boxed{{0}} \boxed{{{content}}}{after}") == content.strip()
+
+
+@pytest.mark.parametrize("text", ["", "no box", r"\boxed", r"\boxed{1", r"\boxed{}"])
+def test_no_box(text: str) -> None:
+    assert last_boxed(text) == ""
+
+
+GOOD = {"id": "a", "question": "q", "answer": "1"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "said"),
+    [
+        ([GOOD, GOOD], {}, "line 2: every id must be there once, but 'a'"),
+        ([GOOD, {"id": 1, "answer": "1"}], {}, "line 2: must have the key 'question'"),
+        ([GOOD, {"question": "q", "answer": "1"}], {}, "line 2: must have the key 'id'"),
+        ([GOOD | {"question": " "}], {}, "line 1: the question must not be empty"),
+        ([GOOD | {"question": 3}], {}, "line 1: the question must be a text, but is 3"),
+        ([GOOD | {"answer": " "}], {}, "line 1: the answer must not be empty"),
+        ([GOOD | {"answer": None}], {}, "line 1: the answer must not be empty"),
+        ([GOOD | {"answer": float("nan")}], {}, "line 1: the answer must not be empty"),
+        ([GOOD | {"answer": ["1"]}], {}, r"line 1: the answer must be a text or a number, but is \['1'\]"),
+        ([GOOD | {"answer": True}], {}, "line 1: the answer must be a text or a number, but is True"),
+        (
+            [GOOD | {"answer": "1/2"}],
+            {"answer_form": "integer"},
+            "line 1: the answer must be a whole number, but is '1/2'",
+        ),
+        ([GOOD | {"answer": 0.5}], {"answer_form": "integer"}, "whole number, but is 0.5"),
+        ([GOOD | {"answer": float("inf")}], {"answer_form": "integer"}, "whole number, but is inf"),
+        ([GOOD | {"level": 6}], {}, "line 1: the level must be 1 to 5, but is 6"),
+        ([GOOD | {"level": "Level 0"}], {}, "the level must be 1 to 5, but is 'Level 0'"),
+        ([GOOD | {"level": "hard"}], {}, "the level must be 1 to 5, but is 'hard'"),
+        ([GOOD | {"level": 2.5}], {}, "the level must be 1 to 5, but is 2.5"),
+        ([GOOD | {"answer": "x #### 1"}, GOOD | {"id": "b"}], {"answer_marker": "####"}, "line 2: .* follow '####'"),
+        ([{"prompt": "q", "answer": "1"}], {}, "question in a column called question, but has prompt, answer"),
+        ([{"question": "q", "gold": "1"}], {}, "answer in a column called answer, but has question, gold"),
+        ([{"question": "q"}], {"answer_boxed": True}, "answer in a column called answer"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_place(tmp_path: Path, rows: list, settings: dict, said: str) -> None:
+    path = write(tmp_path / "mine.jsonl", *rows)
+    with pytest.raises(DataError, match=said) as caught:
+        load(path, **settings)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_problems_without_an_answer_than_known_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.jsonl", GOOD, *({"id": str(n), "question": "q", "answer": ""} for n in range(3)))
+    assert len(load(path, max_unanswered=3)) == 1
+    with pytest.raises(DataError, match=r"line 2: the answer must not be empty, but is \(3 such problems\)"):
+        load(path, max_unanswered=2)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("~benchmark.sources.gsm8k.columns.question", "columns must name question"),
+        ("+benchmark.sources.gsm8k.columns.title=[t]", "names id, question, answer, solution, title"),
+        ("~benchmark.sources.gsm8k.columns.answer", "columns must name answer"),
+        ("benchmark.sources.gsm8k.answer_form=number", "integer, text"),
+        ("+benchmark.sources.gsm8k.max_unanswered=-1", "0 or more, but is -1"),
+        ("+benchmark.sources.gsm8k.shuffle=true", "shuffle"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        validated(composed("benchmark=gsm8k", override), TrainConfig)

@@ -1,0 +1,129 @@
+"""Reading: what is no data file is named by file and line, and a hub by what to do without it."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from oar.errors import DataError
+from oar.processes import ChildProcess
+from oar.tasks.rows import file_rows
+from tests.tasks.fake_hub import COMMIT
+
+ROOT = Path(__file__).parents[2]
+LOAD = """
+import sys
+from oar.errors import DataError
+from oar.tasks.rows import hub_rows
+try:
+    rows = hub_rows("some/set", "main", "test", sys.argv[1], "benchmark.path")
+    print(rows.values, rows.origin)
+except DataError as error:
+    print("error:", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl, line 2: must be one JSON object, but is not JSON"),
+        ("b.jsonl", b'{"a": 1}\n\n[1]\n', "b.jsonl, line 3: must be one JSON object, but is a list"),
+        ("c.jsonl", '{"a": 1}\n{"a": "é"}\n'.encode("latin-1"), "c.jsonl, line 2: must be UTF-8"),
+        ("d.jsonl", '{"a": 1}'.encode("utf-16"), "d.jsonl, line 1: must be UTF-8"),
+        ("e.jsonl", b"\n \n", "e.jsonl must hold at least one problem"),
+        ("f.csv", b"a\n1\n", r"f.csv must be a .jsonl or .parquet file, but ends in '.csv'"),
+        ("g.parquet", b"no parquet", "g.parquet must be a Parquet file"),
+    ],
+)
+def test_what_is_no_data_file(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=said) as caught:
+        file_rows(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere.jsonl cannot be read \(No such file"):
+        file_rows(tmp_path / "nowhere.jsonl")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\n')
+    assert file_rows(tmp_path / "a.jsonl").values == [{"a": 1}]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A data set as the hub holds it."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    card = "configs:\n- config_name: main\n  data_files:\n  - split: test\n    path: test.jsonl"
+    (folder / "README.md").write_text(f"---\n{card}\n---\n")
+    (folder / "test.jsonl").write_text('{"question": "q", "answer": 142.0}\n')
+    return folder
+
+
+def load(tmp_path: Path, endpoint: str, revision: str = COMMIT, **environment: str) -> tuple[str, float]:
+    """What a process that asks this hub prints last, and its seconds."""
+    env = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, revision],
+        env=env | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout.splitlines()[-1], time.monotonic() - started
+
+
+def start_hub(tmp_path: Path, repository: Path, *arguments: str) -> tuple[ChildProcess, str]:
+    process = ChildProcess(
+        [sys.executable, str(ROOT / "tests/tasks/fake_hub.py"), str(repository), *arguments],
+        log_path=tmp_path / "hub.log",
+    )
+    deadline = time.monotonic() + 60
+    while "listening on" not in process.tail():
+        assert time.monotonic() < deadline, process.tail()
+        time.sleep(0.02)
+    return process, f"http://127.0.0.1:{process.tail().split()[-1]}"
+
+
+def test_a_pinned_revision_comes_from_the_hub_and_then_from_the_cache(tmp_path: Path, repository: Path) -> None:
+    process, url = start_hub(tmp_path, repository)
+    with process:
+        said, _ = load(tmp_path, url)
+        assert said.startswith("[{'question': 'q', 'answer': 142.0}]")
+        assert f"'resolved': '{COMMIT}'" in said
+    assert load(tmp_path, url, HF_HUB_OFFLINE="1")[0] == said
+    said, _ = load(tmp_path, url, "f" * 40, HF_HUB_OFFLINE="1")
+    assert said.startswith("error: ")
+    assert f"which holds revision {COMMIT}" in said
+
+
+@pytest.mark.parametrize("fault", ["hang", "http_500", "refused"])
+def test_a_hub_out_of_reach_is_told_within_20_seconds(fault: str, tmp_path: Path, repository: Path) -> None:
+    process, url = start_hub(tmp_path, repository, *(["--fault", fault] if fault != "refused" else []))
+    if fault == "refused":
+        process.stop()
+    with process:
+        said, seconds = load(tmp_path, url)
+    assert said.startswith("error: some/set (main, test, ")
+    assert f"the hub at {url} cannot be reached" in said
+    assert "benchmark.path=FILE" in said
+    assert seconds < 20
+
+
+def test_a_split_that_is_not_there(tmp_path: Path, repository: Path) -> None:
+    (repository / "README.md").write_text((repository / "README.md").read_text().replace("split: test", "split: train"))
+    process, url = start_hub(tmp_path, repository)
+    with process:
+        said, _ = load(tmp_path, url)
+    assert said.startswith("error: ")
+    assert "test" in said
+    assert "benchmark.path=FILE" in said
