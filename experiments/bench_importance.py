@@ -31,7 +31,6 @@ from experiments.bench_update import (
     timed_rounds,
     turned,
 )
-from experiments.recall import progress_bars
 from oar.advantages import group_advantages
 from oar.cli import explain_errors
 from oar.config import validated
@@ -52,6 +51,7 @@ from oar.learner.collect import grade_rollouts
 from oar.learner.step import Learner
 from oar.models import load_policy, load_tokenizer, model_folder
 from oar.probes import make_probe
+from oar.progress import progress_bars
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.reports.bench_importance import write_bench
 from oar.rollout.client import EngineClient

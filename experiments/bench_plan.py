@@ -1,10 +1,8 @@
 """What the benchmark of importance measures: validated before anything starts, and every measured case kept as JSON."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,13 @@ from hydra.errors import HydraException
 from rich.progress import Progress
 
 from experiments.bench_update import PlainImportance, Synthetic
-from experiments.recall import stage
 from oar.config import TrainConfig, build, validated
 from oar.costs import EMBEDDED, EXACT, GRPO, OAR_G, OAR_GN, PLAIN, STEPS, SYNTHETIC, WINDOW
 from oar.errors import ConfigError
 from oar.files import write_text_atomic
 from oar.importance import ImportanceEstimator
-from oar.provenance import ROOT, config_hash, cpu_model, gpu_name, versions
+from oar.progress import stage
+from oar.provenance import ROOT, code_hash, config_hash, cpu_model, gpu_name, versions
 
 PARTS = (SYNTHETIC, EMBEDDED, STEPS)
 NEEDED = (GRPO, OAR_G, OAR_GN, EXACT, WINDOW)
@@ -109,6 +107,8 @@ class Bench:
         self.settings = self.variants[GRPO]
         self.estimators = {name: _build(variant, {}) for name, variant in self.variants.items()}
         self.kept = 0
+        # What the measured thing and the reference are made of.
+        self.code = code_hash(ROOT / "experiments" / "bench_update.py", ROOT / "tests" / "importance" / "plain.py")
 
     def _compose(self, overrides: list[str]) -> TrainConfig:
         every = [*self.cfg.overrides, f"seed={self.cfg.seed}", *overrides]
@@ -119,7 +119,7 @@ class Bench:
             raise ConfigError(f"conf/train cannot be composed with {' '.join(every)}: {said}.") from error
 
     def candidates(self) -> list[str]:
-        """The windowed and budgeted variants."""
+        """The variants with a window (routes have one) or a budget."""
         estimators = {name: variant.method.estimator for name, variant in self.variants.items()}
         return [n for n, e in estimators.items() if e.get("window") is not None or e.get("budget") is not None]
 
@@ -152,7 +152,7 @@ class Bench:
 
     def case(self, name: str, made_of: Mapping[str, Any], measure: Callable[[], Case]) -> Case:
         """What was measured under this name by the same code on the same machine, else measured now and kept."""
-        here = {"code": code_hash(), "torch": versions()["torch"], "machine": gpu_name() or cpu_model()}
+        here = {"code": self.code, "torch": versions()["torch"], "machine": gpu_name() or cpu_model()}
         file = self.folder / "cases" / f"{name}-{config_hash({**made_of, **here})[:12]}.json"
         if file.exists():
             self.kept += 1
@@ -173,16 +173,6 @@ class Bench:
             "sizes": "; ".join(_told(size, found) for size, found in self.grid.sizes.items()),
             "kept": f"{self.kept} cases were kept from an earlier call." if self.kept else "",
         }
-
-
-@cache
-def code_hash() -> str:
-    """SHA-256 of the source that is measured: what other code took is not taken for this one's."""
-    source = [
-        file for file in (ROOT / "oar").rglob("*.py") if file.parent.name != "reports" and file.name != "costs.py"
-    ]
-    source += [ROOT / "experiments" / "bench_update.py", ROOT / "tests" / "importance" / "plain.py"]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(source))).hexdigest()
 
 
 def _build(variant: TrainConfig, options: Mapping[str, int]) -> ImportanceEstimator:

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.fidelity_signals import counted_tokens
-from experiments.recall import SPLITS, code_hash, progress_bars, stage, weights_hash
+from experiments.recall import SPLITS
 from oar.cli import explain_errors
 from oar.config import GatingConfig, TrainConfig, build, validated
 from oar.errors import ConfigError
@@ -34,8 +34,9 @@ from oar.files import atomic_path
 from oar.gating import bilevel_weights
 from oar.importance import CreditInputs, GradientImportance, ImportanceEstimator
 from oar.learner.examine import Subject, examine
-from oar.models import load_policy, load_tokenizer, model_folder
-from oar.provenance import ROOT, collect_provenance, config_hash, git_state
+from oar.models import load_policy, load_tokenizer, model_folder, weight_files
+from oar.progress import progress_bars, stage
+from oar.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
 from oar.recall import SPEARMAN
 from oar.reports.fidelity import write_fidelity
 from oar.rollout.types import Rollout
@@ -207,10 +208,10 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
         "settings": condition.settings.identity(),
         "random_weights": condition.random_weights,
         "max_new_tokens": condition.max_new_tokens,
-        "weights": weights_hash(folder),
+        "weights": files_hash(weight_files(folder)),
         "repeats": repeats,
         "study": {key: value for key, value in asdict(cfg).items() if key in _DECIDING},
-        "code": [code_hash(), *(file.read_text() for file in sorted(Path(__file__).parent.glob("fidelity*.py")))],
+        "code": code_hash(*Path(__file__).parent.glob("fidelity*.py")),
     }
     file = Path(cfg.work_dir) / "conditions" / f"{condition.name}-{config_hash(made_of)[:12]}.parquet"
     if not file.exists():

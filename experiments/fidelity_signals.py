@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from oar.errors import ConfigError
 from oar.importance import CreditInputs
-from oar.importance.clean import CleanPass, clean_passes
+from oar.importance.clean import CleanPass, clean_passes, outcome_gradients
 from oar.scoring import read_logits, run_forward
 from oar.seeding import generator
 
@@ -47,9 +47,7 @@ class GradientVariant:
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=self.noise_std is None):
             forward = clean.forward
             if self.noise_std is None:
-                with torch.enable_grad():
-                    objective = inputs.probe.log_likelihood(clean.outcome).sum()
-                (gradient,) = torch.autograd.grad(objective, forward.embeddings, retain_graph=True)
+                (gradient,) = outcome_gradients(inputs, clean, [forward.embeddings])
                 gradient = gradient[forward.index]
             else:
                 gradient = _noisy_gradient(inputs, clean, self.noise_std)

@@ -4,12 +4,11 @@ Train a model where none is given, draw completions of each model, compute every
 Whatever is finished is kept in `work_dir` under a hash of what made it, so the command can be interrupted and run again.
 """
 
-import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -24,7 +23,7 @@ from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from torch import Tensor
 
 from experiments.table1 import Job
@@ -34,9 +33,10 @@ from oar.config import ProbeConfig, TrainConfig, build, validated
 from oar.errors import ConfigError, OarError
 from oar.files import atomic_path
 from oar.learner.examine import Subject, as_the_gate_sees_it, examine, signal_importance
-from oar.models import load_policy, load_tokenizer, model_folder
+from oar.models import load_policy, load_tokenizer, model_folder, weight_files
 from oar.processes import ChildProcess
-from oar.provenance import ROOT, collect_provenance, config_hash, git_state
+from oar.progress import progress_bars, stage
+from oar.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
 from oar.recall import recall_table
 from oar.reports.recall import write_recall
 from oar.rollout.client import EngineClient
@@ -244,7 +244,7 @@ def draw(
     """The folder of a model's completions, drawn with its weights as `version` where they are not there yet."""
     cfg, rollout = plan.cfg, plan.settings.rollout
     sampling = Sampling(cfg.samples, rollout.temperature, rollout.max_new_tokens)
-    made_of = {"weights": weights_hash(model), "problems": [problem.question for problem in plan.problems]}
+    made_of = {"weights": files_hash(weight_files(model)), "problems": [problem.question for problem in plan.problems]}
     key = config_hash({**made_of, "sampling": asdict(sampling), "seed": cfg.seed})[:12]
     folder = plan.work / "completions" / f"{name}-{key}"
     if not (folder / COMPLETIONS).exists():
@@ -295,43 +295,6 @@ def kept_importance(subject: Subject, signal: TrainConfig, settings: TrainConfig
         with atomic_path(file) as path, path.open("wb") as opened:
             np.save(opened, importance.cpu().numpy())
     return torch.from_numpy(np.load(file)).to(subject.masks.device)
-
-
-def weights_hash(model: Path) -> str:
-    """SHA-256 of a model folder's weights."""
-    return _files_hash(sorted(model.glob("model*.safetensors")))
-
-
-@cache
-def code_hash() -> str:
-    """SHA-256 of this project's source: what other code computed is not taken for this one's."""
-    return _files_hash(sorted((ROOT / "oar").rglob("*.py")))
-
-
-def _files_hash(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()
-
-
-def progress_bars() -> Progress:
-    """Drawn once a second: more often costs a share of a core."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), refresh_per_second=1
-    )
-
-
-@contextmanager
-def stage(progress: Progress, name: str, total: int = 1) -> Iterator[Callable[[int], None]]:
-    """A bar while something goes on, and a line with its seconds when it is done."""
-    bar, started = progress.add_task(name, total=total), time.monotonic()
-    try:
-        yield lambda done: progress.update(bar, completed=done)
-    finally:
-        progress.remove_task(bar)
-    progress.console.print(f"{name}: {time.monotonic() - started:.1f} s", highlight=False)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,11 @@ def model_folder(cfg: ModelConfig, progress: Callable[[str], None]) -> Path:
     return folder
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights of a model's folder, in order."""
+    return sorted(folder.glob("model*.safetensors"))
+
+
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The folder's tokenizer. Raises DataError where there is none."""
     try:

@@ -110,12 +110,12 @@ class _AnswerSpan:
     """Probes that read the K positions which predict the answer's tokens, in the completion as it is."""
 
     def inputs(self, batch: CompletionBatch) -> ProbeInputs:
-        """Rows prompt | reasoning | marker | answer; what comes after the answer is cut off."""
+        """Rows prompt | reasoning | marker | answer; its last token, which no position that is read sees, is cut off."""
         answer_start = batch.answer_mask.int().argmax(dim=1, keepdim=True)
         answer_length = batch.answer_mask.sum(dim=1, keepdim=True)
         step = torch.arange(int(answer_length.max()), device=batch.input_ids.device)
         token = (answer_start + step).clamp(max=batch.completion_ids.shape[1] - 1)
-        lengths = (batch.prompt_lengths[:, None] + answer_start + answer_length)[:, 0]
+        lengths = (batch.prompt_lengths[:, None] + answer_start + answer_length)[:, 0] - 1
         position = torch.arange(int(lengths.max()), device=batch.input_ids.device)
         ids = batch.input_ids[:, : len(position)].masked_fill(position >= lengths[:, None], batch.pad_id)
         read_mask = step < answer_length

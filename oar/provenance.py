@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,6 +60,24 @@ def config_hash(config: Mapping[str, object]) -> str:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"The configuration must hold only plain JSON values to be hashed ({error}).") from error
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def files_hash(files: Iterable[Path]) -> str:
+    """SHA-256 of the contents of files, one behind the other in their order."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
+
+
+def code_hash(*more: Path) -> str:
+    """SHA-256 of the source that measures, and of `more` files: what other code found is not taken for this one's.
+
+    How a result is told (oar/reports) is left out.
+    """
+    source = [file for file in (ROOT / "oar").rglob("*.py") if file.parent.name != "reports"]
+    return files_hash(sorted([*source, *more]))
 
 
 def git_state(root: Path) -> dict[str, object]:

@@ -1,32 +1,33 @@
 """What the learner's model says about given tokens: logits only where they are read, never of prompt positions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from oar.batch import CompletionBatch
+from oar.recording import Attended, recorded_attention
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
     """One forward over rows padded at the right, kept so that a credit signal can go on from it.
 
-    hidden (R, L, H): the last hidden states; keys_values: for each layer keys and values (R, key-value heads, L, D), position
-    encoding included; embeddings (B, L, H): the graph's input, of which row r here is row `index[r]`.
+    hidden (R, L, H): the last hidden states; layers: what each layer's attention was given; embeddings (B, L, H): the graph's
+    input, of which row r here is row `index[r]`.
     """
 
     embeddings: Tensor
     hidden: Tensor
-    keys_values: list[tuple[Tensor, Tensor]]
+    layers: Sequence[Attended]
     index: Tensor
 
     def rows(self, index: Tensor) -> "Forward":
         """Some of the rows; the graph's input stays whole, since only of the whole can a gradient be taken."""
-        cut = [(keys[index], values[index]) for keys, values in self.keys_values]
-        return Forward(self.embeddings, self.hidden[index], cut, self.index[index])
+        layers = [layer.rows(index) for layer in self.layers]
+        return replace(self, hidden=self.hidden[index], layers=layers, index=self.index[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,9 @@ class Scores:
 
 def run_forward(model: PreTrainedModel, embeddings: Tensor) -> Forward:
     """Run the model over input embeddings (B, L, H); rows padded at the right need no attention mask."""
-    cache = DynamicCache(config=model.config)
-    # use_cache=False makes no cache, but the one that is given is filled.
-    hidden = model.base_model(inputs_embeds=embeddings, past_key_values=cache, use_cache=False).last_hidden_state
-    layers: Any = cache.layers
-    keys_values = [(layer.keys, layer.values) for layer in layers]
-    return Forward(embeddings, hidden, keys_values, torch.arange(len(hidden), device=hidden.device))
+    with recorded_attention(model) as layers:
+        hidden = model.base_model(inputs_embeds=embeddings, use_cache=False, recorded=layers).last_hidden_state
+    return Forward(embeddings, hidden, layers, torch.arange(len(hidden), device=hidden.device))
 
 
 def score_completions(model: PreTrainedModel, batch: CompletionBatch, *, temperature: float) -> Scores:

@@ -1,6 +1,6 @@
 """The clean forward that every outcome signal starts from: the update's own where it can be shared, else a new one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +39,16 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
         with torch.set_grad_enabled(graph):
             forward = run_forward(inputs.model, embed(some.input_ids).detach().requires_grad_(graph))
         yield _read(inputs, completions, some, forward, graph=graph)
+
+
+def outcome_gradients(inputs: CreditInputs, clean: CleanPass, of: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of the log-likelihood of each completion's outcome with respect to tensors of its forward's graph.
+
+    No parameter's `.grad` is touched, and the graph is kept for whoever it belongs to.
+    """
+    with torch.enable_grad():
+        objective = inputs.probe.log_likelihood(clean.outcome).sum()
+    return torch.autograd.grad(objective, list(of), retain_graph=True)
 
 
 def _read(inputs: CreditInputs, completions: Tensor, shown: ProbeInputs, forward: Forward, *, graph: bool) -> CleanPass:

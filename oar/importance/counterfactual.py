@@ -23,6 +23,7 @@ from oar.importance.recomputed_attention import (
     at_columns,
     spread_columns,
 )
+from oar.recording import attention_named
 
 _ATTENTION = "oar_recomputation"
 _NARROW = 32  # columns; measured at 256 tokens: 16 are faster shared, 64 and more faster copied
@@ -35,12 +36,9 @@ def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> T
     """
     last_projections = _last_projections(model)
     groups = model.config.num_attention_heads // model.config.num_key_value_heads
-    one_completion = len(job.rows) > 1 and bool((job.rows == job.rows[0]).all())
-    narrow = job.positions.shape[1] <= _NARROW
-    # Sharing has no graph, and pays where a row's own keys are few: its scores among them are all held in memory.
-    build = SharedKeys if one_completion and narrow and not job.embeddings.requires_grad else CopiedKeys
+    build = SharedKeys if _shares(job) else CopiedKeys
     attention = build(clean, job, groups)
-    with _attention_of(model), _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
+    with attention_named(model, _ATTENTION), _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
         hidden = model.base_model(
             inputs_embeds=job.embeddings,
             # A padded slot may stand anywhere: nothing reads it.
@@ -49,6 +47,17 @@ def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> T
             recomputation=attention,
         ).last_hidden_state
     return at_columns(hidden, job.read)
+
+
+def _shares(job: Recomputation) -> bool:
+    """Whether clean keys are better read in place: few columns, and like numbers of counterfactuals for each completion.
+
+    A row's scores among its own columns are all held in memory; a completion with few counterfactuals wastes slots. Sharing
+    has no graph.
+    """
+    counts = job.rows.bincount()
+    slots = counts.max() * (counts > 0).sum()
+    return job.positions.shape[1] <= _NARROW and bool(slots < 1.25 * len(job.rows)) and not job.embeddings.requires_grad
 
 
 def _recomputed_attention(
@@ -82,16 +91,6 @@ def _no_mask(*args: Any, **options: Any) -> None:
 
 AttentionInterface.register(_ATTENTION, _recomputed_attention)
 AttentionMaskInterface.register(_ATTENTION, _no_mask)
-
-
-@contextmanager
-def _attention_of(model: PreTrainedModel) -> Iterator[None]:
-    before = model.config._attn_implementation
-    model.config._attn_implementation = _ATTENTION
-    try:
-        yield
-    finally:
-        model.config._attn_implementation = before
 
 
 def _last_projections(model: PreTrainedModel) -> tuple[nn.Module, ...]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from oar.errors import ConfigError
 from oar.importance.base import CreditInputs
-from oar.importance.clean import CleanPass, clean_passes
+from oar.importance.clean import CleanPass, clean_passes, outcome_gradients
 from oar.importance.counterfactual import recompute
 from oar.importance.recomputed_attention import CleanKeys, Recomputation
 from oar.seeding import generator
@@ -87,9 +87,7 @@ class GradientNormImportance:
         batch = inputs.batch
         importance = torch.zeros(batch.reasoning_mask.shape, device=batch.input_ids.device)
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=True):
-            with torch.enable_grad():
-                objective = inputs.probe.log_likelihood(clean.outcome).sum()
-            (gradient,) = torch.autograd.grad(objective, clean.forward.embeddings, retain_graph=True)
+            (gradient,) = outcome_gradients(inputs, clean, [clean.forward.embeddings])
             norms = gradient[clean.forward.index].float().square().sum(dim=-1)
             positions = clean.shown.reasoning_positions.clamp(max=norms.shape[1] - 1)
             importance[clean.completions] = norms.gather(1, positions)

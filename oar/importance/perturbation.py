@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from oar.errors import ConfigError
 from oar.importance.base import CreditInputs, chunks
@@ -13,6 +14,7 @@ from oar.importance.counterfactual import recompute
 from oar.importance.gradient import GradientNormImportance
 from oar.importance.recomputed_attention import CleanKeys, Recomputation
 from oar.importance.replacements import KINDS, replacement_ids
+from oar.importance.routes import strongest_routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class PerturbationImportance:
     window: None recomputes all that comes after the token, which is exact. A number w recomputes only the token, the w
     tokens after it and everything from the marker on; the tokens between keep their clean keys and values. The cost then
     is linear in the length of the completion instead of quadratic.
+    routes: so many further tokens between window and marker are recomputed, those through which the change reaches the
+    outcome most strongly (routes.py): token for token they tell far more than a window.
     budget: None runs a counterfactual for every token. A number runs at most so many per completion, those with the
     largest squared gradient norm; the others get that norm, scaled to the measured importance (0: the norm alone; at or
     above T: every token).
@@ -32,6 +36,7 @@ class PerturbationImportance:
 
     counterfactual: str = "pad"
     window: int | None = None
+    routes: int = 0
     budget: int | None = None
     max_tokens_per_forward: int = 2048
 
@@ -41,6 +46,11 @@ class PerturbationImportance:
         for name, value in (("window", self.window), ("budget", self.budget)):
             if value is not None and value < 0:
                 raise ConfigError(f"{name} must be 0 or more, or null for no limit, but is {value}.")
+        if self.routes < 0 or (self.routes and self.window is None):
+            raise ConfigError(
+                f"routes must be 0 or more and needs a window (without one all is recomputed), but is {self.routes} with "
+                f"window {self.window}."
+            )
         if self.max_tokens_per_forward < 1:
             raise ConfigError(f"max_tokens_per_forward must be 1 or more, but is {self.max_tokens_per_forward}.")
 
@@ -61,7 +71,7 @@ class PerturbationImportance:
             shown, keys = clean.shown, CleanKeys(clean.forward)
             row, token = tokens[clean.completions].nonzero(as_tuple=True)
             replaced = replacement_ids(self.counterfactual, inputs, clean, row, token)
-            for some in self._chunks(clean, inputs.batch.reasoning_mask, row, token):
+            for some in self._chunks(inputs, clean, row, token):
                 rows = row[some.index]
                 ids = shown.input_ids[rows[:, None], some.positions.clamp(max=shown.input_ids.shape[1] - 1)]
                 ids[:, 0] = replaced[some.index]
@@ -76,22 +86,41 @@ class PerturbationImportance:
                 importance[clean.completions[rows], token[some.index]] = moved
         return importance
 
-    def _chunks(self, clean: CleanPass, reasoning_mask: Tensor, row: Tensor, token: Tensor) -> Iterator["_Chunk"]:
-        """Counterfactuals (row, token) in groups of at most `max_tokens_per_forward` recomputed tokens."""
-        shown = clean.shown
-        masked = shown.reasoning_positions[row, token]
+    def _chunks(self, inputs: CreditInputs, clean: CleanPass, row: Tensor, token: Tensor) -> Iterator["_Chunk"]:
+        """Counterfactuals (row, token) in groups of at most `max_tokens_per_forward` recomputed tokens.
+
+        Each recomputes a head (the token and its window), its routes, and a tail (all from the marker on), in this order.
+        """
+        shown, standing = clean.shown, clean.shown.reasoning_positions
         lengths = shown.lengths[row]
-        tail = shown.reasoning_positions[row, 0] + reasoning_mask[clean.completions].sum(dim=1)[row]
         # The last token before the tail predicts the marker's first token; a probe may read there.
-        tail = torch.minimum(tail, _first_read(shown.read_positions, shown.read_mask)[row])
-        until = tail if self.window is None else torch.minimum(masked + 1 + self.window, tail)
-        until = torch.maximum(until, masked + 1)
-        tail = torch.maximum(tail, until)
-        sizes = until - masked + lengths - tail
-        for index in _forwards(row, sizes, self.max_tokens_per_forward):
+        reasoning_end = standing[:, 0] + inputs.batch.reasoning_mask[clean.completions].sum(dim=1)
+        tails = torch.minimum(reasoning_end, _first_read(shown.read_positions, shown.read_mask))
+        until = tails[:, None] if self.window is None else torch.minimum(standing + 1 + self.window, tails[:, None])
+        until = torch.maximum(until, standing + 1)
+        tail = torch.maximum(tails[:, None], until)[row, token]
+        routes = row.new_zeros(len(row), 0)
+        if self.routes:
+            found = strongest_routes(clean, self.routes, until, tails, self.max_tokens_per_forward)
+            routes = found[row, token]
+        masked, head = standing[row, token], (until - standing)[row, token]
+        through = (routes < tail[:, None]).sum(dim=1)
+        sizes = head + through + lengths - tail
+        routes = pad(routes, (0, 1))  # a column to point at where there is no route
+        # Of like lengths little is padded; of like completions clean keys can be shared.
+        forwards = (
+            chunks(sizes, self.max_tokens_per_forward)
+            if self.window is None
+            else _by_completion(row, sizes, self.max_tokens_per_forward)
+        )
+        for index in forwards:
             step = torch.arange(int(sizes[index].max()), device=row.device)
-            head = (until - masked)[index, None]
-            positions = torch.where(step < head, masked[index, None] + step, tail[index, None] + step - head)
+            route = step - head[index, None]
+            after = route - through[index, None]
+            positions = torch.where(
+                after < 0, routes[index].gather(1, route.clamp(0, self.routes)), tail[index, None] + after
+            )
+            positions = torch.where(route < 0, masked[index, None] + step, positions)
             yield _Chunk(index, positions, step < sizes[index, None])
 
 
@@ -104,19 +133,23 @@ class _Chunk:
     valid: Tensor
 
 
-def _forwards(row: Tensor, sizes: Tensor, max_tokens: int) -> Iterator[Tensor]:
-    """Which counterfactuals (N,) share a forward: a completion that fills one by itself does not share, the others do.
+def _by_completion(row: Tensor, sizes: Tensor, max_tokens: int) -> Iterator[Tensor]:
+    """Counterfactuals of completions `row` (N,), ascending, in groups of at most `max_tokens` recomputed tokens.
 
-    Of a completion alone the clean keys can be read in place; mixed ones need a copy for each counterfactual, but short
-    completions alone would make small forwards.
+    A group holds whole completions where they fit: then their clean keys can be read in place by all of them.
     """
-    totals = sizes.new_zeros(int(row.max()) + 1 if len(row) else 0).scatter_add_(0, row, sizes)
-    alone = totals >= max_tokens
-    groups = [row == completion for completion in alone.nonzero()[:, 0].tolist()]
-    for group in (*groups, ~alone[row]):
-        members = group.nonzero()[:, 0]
-        for some in chunks(sizes[members], max_tokens):
-            yield members[some]
+    limit = max(1, max_tokens // int(sizes.max())) if len(sizes) else 1
+    group = row.new_zeros(0)
+    for of_one in torch.arange(len(row), device=row.device).split(
+        row.unique_consecutive(return_counts=True)[1].tolist()
+    ):
+        for some in of_one.split(limit):
+            if len(group) + len(some) > limit:
+                yield group
+                group = group[:0]
+            group = torch.cat([group, some])
+    if len(group):
+        yield group
 
 
 def largest(signal: Tensor, mask: Tensor, count: int) -> Tensor:

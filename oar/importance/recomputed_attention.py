@@ -37,7 +37,7 @@ class CleanKeys:
     """The clean keys and values of a forward, with one spare column at the end for what padding writes."""
 
     def __init__(self, forward: Forward) -> None:
-        self.layers = [(pad(k.detach(), (0, 0, 0, 1)), pad(v.detach(), (0, 0, 0, 1))) for k, v in forward.keys_values]
+        self.layers = [(pad(layer.key, (0, 0, 0, 1)), pad(layer.value, (0, 0, 0, 1))) for layer in forward.layers]
         self.spare = forward.hidden.shape[1]
 
 
@@ -75,26 +75,34 @@ class CopiedKeys:
 
 
 class SharedKeys:
-    """Counterfactuals of one completion: its clean keys are read in place, each row's recomputed keys stand beside them.
+    """Clean keys are read in place by all counterfactuals of a completion, each one's recomputed keys stand beside them.
 
-    Good for long completions, whose keys are too many to be copied for every counterfactual. Without a graph.
+    Good where few positions are recomputed, so that copies of the clean keys would outweigh all else. Without a graph.
     """
 
     def __init__(self, clean: CleanKeys, job: Recomputation, groups: int) -> None:
-        """The rows of `job` are all the same completion; groups is read off the queries."""
-        self.layers, self.rows, self.read = clean.layers, job.rows, job.read
+        """groups is read off the queries."""
+        self.layers, self.read = clean.layers, job.read
         positions, spare, unseen = job.positions, clean.spare, job.unseen
         count, width = positions.shape
+        # Counterfactual n is the `slot[n]`-th of those of its completion; a completion with fewer has slots to spare.
+        self.completions, which, counts = job.rows.unique(return_inverse=True, return_counts=True)
+        order = which.argsort(stable=True)
+        slot = torch.empty_like(order)
+        slot[order] = torch.arange(count, device=order.device) - (counts.cumsum(0) - counts)[which[order]]
+        self._slots = int(counts.max())
+        self._place = which * self._slots + slot
+
         where = torch.where(job.valid, positions, spare)
         recomputed = torch.zeros(count, spare + 1, dtype=torch.bool, device=positions.device).scatter_(1, where, True)
         key = torch.arange(spare, device=positions.device)
         bias = pad(_bias((key < positions[:, :, None]) & ~recomputed[:, None, :spare], clean.layers), (0, 1))
-        self._bias, self._read_bias = bias, at_columns(bias, job.read)
+        self._bias, self._read_bias = self._by_completion(bias), self._by_completion(at_columns(bias, job.read))
         # Columns ascend by position and padding comes last, so a row's own keys need no more than the order of columns.
-        order = torch.arange(width, device=positions.device)
-        own = (order <= order[:, None]).expand(count, width, width)
+        column = torch.arange(width, device=positions.device)
+        own = (column <= column[:, None]).expand(count, width, width)
         if unseen is not None:
-            own = own & ((positions != unseen[:, None])[:, None] | (order == order[:, None]))
+            own = own & ((positions != unseen[:, None])[:, None] | (column == column[:, None]))
         own_bias = _bias(own, clean.layers)
         self._own_bias, self._own_read_bias = own_bias, at_columns(own_bias, job.read)
 
@@ -105,33 +113,39 @@ class SharedKeys:
         A row's own keys are few: their attention is worked out first. To the clean keys comes one more that stands for all
         of them: its score is the log of their sum, and its value marks, in a spare dimension, the share that is theirs.
         """
-        count, heads, width, size = query.shape
+        heads, size = query.shape[1], query.shape[3]
         groups = heads // key.shape[1]
         bias, own_bias = (self._read_bias, self._own_read_bias) if only_read else (self._bias, self._own_bias)
         own = (query * scaling) @ key.repeat_interleave(groups, 1).transpose(2, 3) + own_bias[:, None]
         own_sum = own.float().logsumexp(dim=-1, keepdim=True)
         own_output = (own.float() - own_sum).exp().to(query.dtype) @ value.repeat_interleave(groups, 1)
 
-        keys, values = (self._with_stand_in(states[self.rows[0], :, :-1]) for states in self.layers[layer])
         # In two parts, so that nothing of the sum is lost in half precision.
         high = (own_sum / scaling).to(query.dtype)
         low = (own_sum / scaling - high.float()).to(query.dtype)
         asked = torch.cat([query, high, low, query.new_zeros(*query.shape[:3], _SPARE - 2)], dim=-1)
+        keys, values = (self._with_stand_in(states[self.completions, :, :-1]) for states in self.layers[layer])
         output = scaled_dot_product_attention(
-            asked.transpose(0, 1).reshape(1, heads, count * width, size + _SPARE),
-            keys.repeat_interleave(groups, 0)[None],
-            values.repeat_interleave(groups, 0)[None],
-            attn_mask=bias.flatten(0, 1),
+            self._by_completion(asked.transpose(1, 2)).transpose(1, 2),
+            keys.repeat_interleave(groups, 1),
+            values.repeat_interleave(groups, 1),
+            attn_mask=bias[:, None],
             scale=scaling,
         )
-        output = output.view(heads, count, width, size + _SPARE).transpose(0, 1)
+        output = output.transpose(1, 2).unflatten(1, (self._slots, -1)).flatten(0, 1)[self._place].transpose(1, 2)
         return output[..., :size] + output[..., size : size + 1] * own_output
+
+    def _by_completion(self, states: Tensor) -> Tensor:
+        """(N, W, ...) as (completions, slots x W, ...), 0 in a slot that is to spare."""
+        placed = states.new_zeros(len(self.completions) * self._slots, *states.shape[1:])
+        placed[self._place] = states
+        return placed.unflatten(0, (-1, self._slots)).flatten(1, 2)
 
     @staticmethod
     def _with_stand_in(states: Tensor) -> Tensor:
-        """Keys or values (heads, L, D) with the stand-in behind them, (heads, L + 1, D + spare): zero but for a spare 1."""
+        """Keys or values (..., L, D) with the stand-in behind them, (..., L + 1, D + spare): zero but for a spare 1."""
         with_spare = pad(states, (0, _SPARE, 0, 1))
-        with_spare[:, -1, states.shape[-1] : states.shape[-1] + 2] = 1
+        with_spare[..., -1, states.shape[-1] : states.shape[-1] + 2] = 1
         return with_spare
 
 

@@ -56,7 +56,7 @@ class Goal:
 GOALS = (
     Goal("oar_g_step_ratio", "whole training step with OAR-G / GRPO", "1.4 (the paper's own measurement)", 1.15),
     Goal("oar_p_exact_step_ratio", "whole training step with exact OAR-P / GRPO", "4.2 (the paper's)", 2.0),
-    Goal("oar_p_window_step_ratio", "the same with the cheapest faithful window or budget / GRPO", "", 1.4),
+    Goal("oar_p_window_step_ratio", "the same with the cheapest faithful window, routes or budget / GRPO", "", 1.4),
     Goal("oar_p_window_spearman", "its rank correlation with exact OAR-P", "", 0.9, at_least=True),
     Goal("window_growth_256_1024", "growth of the cost of window 8 from length 256 to 1024", "16 (quadratic)", 4.5),
     Goal(
@@ -125,16 +125,25 @@ SYNTHETIC_COLUMNS = {
     SPEARMAN: ("Spearman", ".2f"),
 }
 SPREAD = (SPEARMAN, "update_ratio", "step_ratio", "learner_ratio")  # shown with their interval or quartiles
-PLOTTED = (PLAIN, EXACT, OAR_G, OAR_GN, WINDOW, "budget16")  # lines by length; all of them would hide each other
+PLOTTED = (
+    PLAIN,
+    EXACT,
+    OAR_G,
+    OAR_GN,
+    WINDOW,
+    "routes4",
+    "budget16",
+)  # lines by length; all of them would hide each other
 FAMILIES: dict[str, Callable[[str], bool]] = {
     "one backward": lambda method: method in ONE_BACKWARD,
     "exact": lambda method: method == EXACT,
     "window": lambda method: method.startswith("window") and "budget" not in method,
+    "routes": lambda method: method.startswith("routes"),
     "budget": lambda method: method.startswith("budget"),
     "window, budget": lambda method: method.startswith("window") and "budget" in method,
     "neither": lambda method: method in (GRPO, "entropy"),
 }
-CURVES = ("window", "budget")  # families of one parameter
+CURVES = ("window", "routes", "budget")  # families of one parameter
 
 
 def write_bench(

@@ -111,7 +111,7 @@ def markdown(
         f"## Does `{winner}` keep its lead over `{published}`?\n\nSpearman with `{run['reference']}`; "
         "differences completion by completion, so that their intervals are narrower than the two signals' own.",
         lead_table(table, lead, draws),
-        "## Every condition: windows and budgets\n\nSpearman with exact OAR-P under the same condition.",
+        "## Every condition: windows, routes and budgets\n\nSpearman with exact OAR-P under the same condition.",
         condition_table(table, [name for name in signals if name in drawn]),
         "## Every condition: other signals\n\nSpearman with exact OAR-P under the same condition.",
         condition_table(table, [name for name in signals if name not in drawn]),

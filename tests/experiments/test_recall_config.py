@@ -27,6 +27,7 @@ def test_the_default_measures_every_estimator_and_every_counterfactual() -> None
         "oar_gn",
         "oar_p",
         "oar_p_window",
+        "oar_p_routes",
         "oar_p_budget",
     }
     kinds = {s.method.estimator["counterfactual"] for s in found.signals.values() if s.method.name == "oar_p"}

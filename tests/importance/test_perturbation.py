@@ -38,16 +38,18 @@ def test_the_two_plain_versions_agree():
     torch.testing.assert_close(batched_oar_p(model, batch, 3), naive_oar_p(model, batch, "as_mean", MARKER), **exactly)
 
 
+@pytest.mark.parametrize("reach", [{}, {"window": 2}, {"window": 0, "routes": 2}])
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 10_000), limit=st.sampled_from([1, 7, 64, 4096]))
 @settings(max_examples=8)
-def test_chunks_and_other_completions_do_not_matter(kind, seed, limit):
+def test_chunks_and_other_completions_do_not_matter(kind, reach, seed, limit):
     model, batch = tiny_model(seed), random_batch(seed, rows=4)
     inputs = credit_inputs(batch, PROBES["as_mean"], model=model)
-    whole = PerturbationImportance(kind, max_tokens_per_forward=10**6)(inputs)
-    torch.testing.assert_close(PerturbationImportance(kind, max_tokens_per_forward=limit)(inputs), whole, **exactly)
-    alone = torch.tensor([2])
-    torch.testing.assert_close(PerturbationImportance(kind)(inputs.rows(alone))[0], whole[2], **exactly)
+    whole = PerturbationImportance(kind, **reach, max_tokens_per_forward=10**6)(inputs)
+    found = PerturbationImportance(kind, **reach, max_tokens_per_forward=limit)(inputs)
+    torch.testing.assert_close(found, whole, **exactly)
+    alone = PerturbationImportance(kind, **reach)(inputs.rows(torch.tensor([2])))
+    torch.testing.assert_close(alone[0], whole[2], **exactly)
 
 
 def test_another_conclude_text_is_not_read_off_the_update_s_forward():
@@ -58,7 +60,7 @@ def test_another_conclude_text_is_not_read_off_the_update_s_forward():
     torch.testing.assert_close(PerturbationImportance()(inputs), expected, **exactly)
 
 
-def windowed_naively(model, batch, row, t, window):
+def windowed_naively(model, batch, row, t, window, routes=()):
     """A cache whose keys and values come from the masked forward at recomputed positions, one token at a time."""
     prompt, reasoning, marker, answer = parts(batch, row)
     ids, start = [*prompt, *reasoning, *marker, *answer], len(prompt)
@@ -66,7 +68,8 @@ def windowed_naively(model, batch, row, t, window):
         start + len(reasoning) + len(marker) - 1
     )  # where the first answer token is predicted, if the marker is one token
     masked = start + t
-    again = [p for p in range(len(ids)) if masked <= p <= masked + window or p >= min(tail, start + len(reasoning))]
+    last = min(tail, start + len(reasoning))
+    again = [p for p in range(len(ids)) if masked <= p <= masked + window or p >= last or p in routes]
     changed = list(ids)
     changed[masked] = PAD
     hidden = model.model.embed_tokens(torch.tensor([ids]))[0]
@@ -107,11 +110,53 @@ def test_windowed_equals_a_forward_with_all_other_positions_frozen(window):
                 assert float(found[row, t]) == pytest.approx(float((clean.exp() * (clean - changed)).sum()), abs=2e-5)
 
 
+def routes_naively(model, batch, row, t, window, count):
+    """Attention weights as transformers' own eager attention gives them, and rollout with one loop for each index."""
+    prompt, reasoning, marker, answer = parts(batch, row)
+    ids = torch.tensor([[*prompt, *reasoning, *marker, *answer]])
+    eager = type(model)(model.config)
+    eager.load_state_dict(model.state_dict())
+    eager.config._attn_implementation = "eager"
+    weights = [layer[0].mean(0) for layer in eager.eval()(ids, output_attentions=True).attentions]
+    model.config._attn_implementation = "sdpa"  # the two share a config
+    first = len(prompt) + len(reasoning) + len(marker) - 1
+    reach = [1.0 if first <= s < first + len(answer) else 0.0 for s in range(ids.shape[1])]
+    masked = len(prompt) + t
+    strength = [0.0] * len(reach)
+    for layer in reversed(weights):
+        strength = [strength[s] + float(layer[s, masked]) * reach[s] for s in range(len(reach))]
+        reach = [
+            reach[s] + sum(float(layer[later, s]) * reach[later] for later in range(s, len(reach)))
+            for s in range(len(reach))
+        ]
+    candidates = range(masked + window + 1, len(prompt) + len(reasoning))
+    return sorted(candidates, key=lambda s: -strength[s])[:count]
+
+
+@pytest.mark.parametrize("window", [0, 1])
+@pytest.mark.parametrize("count", [1, 3])
+def test_routes_are_the_strongest_by_attention_rollout(window, count):
+    model, batch = tiny_model(7, layers=3), random_batch(7, rows=3, longest=20)
+    estimator = PerturbationImportance(window=window, routes=count, max_tokens_per_forward=60)
+    found = estimator(credit_inputs(batch, PROBES["as_mean"], model=model))
+    nearest = PerturbationImportance(window=window + count)(credit_inputs(batch, PROBES["as_mean"], model=model))
+    assert not torch.allclose(found, nearest, atol=1e-3)
+    with torch.no_grad():
+        for row in range(3):
+            taken_apart = parts(batch, row)
+            clean = outcome(model, "as_mean", MARKER, taken_apart)
+            for t in range(len(taken_apart[1])):
+                routes = routes_naively(model, batch, row, t, window, count)
+                changed = windowed_naively(model, batch, row, t, window, routes)
+                assert float(found[row, t]) == pytest.approx(float((clean.exp() * (clean - changed)).sum()), abs=2e-5)
+
+
 @pytest.mark.parametrize("name", PROBES)
-def test_a_window_over_everything_is_exact(name):
+def test_a_window_or_routes_over_everything_are_exact(name):
     inputs = credit_inputs(random_batch(5), PROBES[name])
     exact, narrow = PerturbationImportance()(inputs), PerturbationImportance(window=0)(inputs)
     torch.testing.assert_close(PerturbationImportance(window=50)(inputs), exact, **exactly)
+    torch.testing.assert_close(PerturbationImportance(window=0, routes=50)(inputs), exact, **exactly)
     assert not torch.allclose(narrow, exact, atol=1e-3)
 
 
@@ -212,7 +257,10 @@ def edge_batch():
 
 
 @pytest.mark.parametrize("name", PROBES)
-@pytest.mark.parametrize("options", [{}, {"window": 0}, {"window": 1}, {"budget": 1}, {"counterfactual": "knockout"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"window": 0}, {"window": 1}, {"window": 0, "routes": 2}, {"budget": 1}, {"counterfactual": "knockout"}],
+)
 def test_edges_of_a_completion(name, options):
     batch = edge_batch()
     found = PerturbationImportance(**options)(credit_inputs(batch, PROBES[name]))
@@ -224,7 +272,15 @@ def test_edges_of_a_completion(name, options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"window": -1}, {"budget": -1}, {"counterfactual": "swap"}, {"max_tokens_per_forward": 0}]
+    "options",
+    [
+        {"window": -1},
+        {"routes": -1, "window": 0},
+        {"routes": 2},
+        {"budget": -1},
+        {"counterfactual": "swap"},
+        {"max_tokens_per_forward": 0},
+    ],
 )
 def test_refused_options(options):
     with pytest.raises(ConfigError, match=f"{next(iter(options))} must be"):

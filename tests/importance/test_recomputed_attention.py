@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from oar.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys, at_columns
+from oar.recording import Attended
 from oar.scoring import Forward
 
 COUNT, HEADS, KV_HEADS, SIZE, LENGTH = 3, 4, 2, 8, 12
@@ -30,6 +31,7 @@ def given(scale, dtype):
 def attend(kind, layers, query, key, value, *, unseen, only_read):
     rows, groups = torch.zeros(COUNT, dtype=torch.long), HEADS // KV_HEADS
     # The keys and values themselves take the place of the forward they come from.
+    layers = [Attended(query, key, value, SIZE**-0.5) for key, value in layers]
     clean = CleanKeys(Forward(query, query.new_zeros(1, LENGTH, 1), layers, rows[:1]))
     embeddings = query.new_zeros(COUNT, POSITIONS.shape[1], 1)
     attention = kind(clean, Recomputation(rows, embeddings, POSITIONS, VALID, READ, unseen), groups)

@@ -63,7 +63,7 @@ def test_micro_batches_give_the_same_gradient(aggregation, with_reference):
     whole, report = gradient(model, data, replace(cfg, micro_batch_size=8), reference=reference)
     for size in (4, 2, 3):
         parts, part_report = gradient(model, data, replace(cfg, micro_batch_size=size), reference=reference)
-        torch.testing.assert_close(parts, whole, atol=1e-6, rtol=0)
+        torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
         assert part_report == pytest.approx(report, abs=1e-6)
     assert float(whole.norm()) > 0.01
 
@@ -103,6 +103,7 @@ ESTIMATORS = {
     "random": RandomImportance(),
     "oar_p": PerturbationImportance(),
     "oar_p resampled": PerturbationImportance("resampled", window=2),
+    "oar_p routes": PerturbationImportance(window=1, routes=2),
     "oar_g": GradientImportance(),
     "oar_gn": GradientNormImportance(),
 }
@@ -132,7 +133,8 @@ def test_one_forward_serves_credit_and_loss(name):
     for size in (8, 3, 1):
         meanwhile = LossInputs.of(batch, advantages)
         found, _ = gradient(model, meanwhile, replace(CFG, micro_batch_size=size), look=look_into(meanwhile))
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-3)
+        # OAR-G differentiates a KL of about 1e-6, of which float32 keeps a few digits.
+        torch.testing.assert_close(found, expected, atol=1e-4 if name == "oar_g" else 2e-5, rtol=1e-3)
     if name != "uniform":
         plain, _ = gradient(model, LossInputs.of(batch, advantages), replace(CFG, micro_batch_size=8))
         assert not torch.allclose(plain, expected, atol=1e-3)

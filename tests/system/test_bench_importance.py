@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from oar.rollout.engine import VllmEngine
-from tests.experiments.test_bench_importance import KEYS
+from tests.test_costs import KEYS
 from tests.system.conftest import run
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
