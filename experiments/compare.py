@@ -52,8 +52,9 @@ def as_json(cfg: CompareConfig, frame: pd.DataFrame) -> str:
 
 def as_text(cfg: CompareConfig, frame: pd.DataFrame) -> str:
     """A table and what it means."""
+    shown = frame.round(1).astype({"k": object})
     return (
-        f"a: {cfg.a}\nb: {cfg.b}\n\n{frame.round(1).to_string(index=False, na_rep='')}\n\n"
+        f"a: {cfg.a}\nb: {cfg.b}\n\n{shown.where(shown.notna(), '').to_string(index=False)}\n\n"
         f"difference: a - b in percentage points, with its {CONFIDENCE:.0%} bootstrap interval over problems (paired); an "
         "interval that holds 0 shows no difference. The spread over training seeds is no part of it."
     )

@@ -82,7 +82,8 @@ class EvaluationResult:
     def table(self) -> str:
         """The summary as aligned text, for a terminal."""
         columns = ["benchmark", "metric", "k", "temperature", "value", "ci_low", "ci_high", "n"]
-        return str(self.summary[columns].round(1).to_string(index=False, na_rep=""))
+        shown = self.summary[columns].round(1).astype({"k": object})
+        return str(shown.where(shown.notna(), "").to_string(index=False))
 
     def save(self, folder: Path, provenance: Mapping[str, object]) -> None:
         """Write samples.parquet, evaluation.csv and evaluation.json (with `provenance`), each atomically, json last."""

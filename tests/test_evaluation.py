@@ -186,6 +186,7 @@ def test_benchmarks_of_different_k(tmp_path: Path) -> None:
         (metrics["eval/words1/avg@2"] + metrics["eval/words2/avg@4"]) / 2
     )
     assert result.samples.groupby("benchmark")["k"].unique().map(list).to_dict() == {"words1": [2], "words2": [4]}
+    assert "NA" not in result.table()
     result.save(tmp_path, {})
     (row,) = [row for row in json.loads((tmp_path / "evaluation.json").read_text())["results"] if row["k"] is None][:1]
     assert (row["benchmark"], row["temperature"]) == ("mean", None)
