@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model train evaluate reproduce-table1 recall bench-importance bench-verifier fidelity data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model train evaluate compare reproduce-table1 recall bench-importance bench-verifier fidelity data-check lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ train: setup ## One run: make train ARGS='method=oar_g seed=1'
 
 evaluate: setup ## Evaluate a model: make evaluate ARGS='model.path=...'
 	@$(BIN)/python -m experiments.evaluate $(ARGS)
+
+compare: setup ## Two evaluations, paired over problems: make compare ARGS='a=FOLDER b=FOLDER'
+	@$(BIN)/python -m experiments.compare $(ARGS)
 
 reproduce-table1: setup ## Table 1: base model, GRPO, OAR-G, OAR-P (SEEDS=, STEPS=, OUT=)
 	@$(BIN)/python -m experiments.table1 $(if $(SEEDS),seeds=$(SEEDS)) $(if $(STEPS),steps=$(STEPS)) \

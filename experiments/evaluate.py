@@ -1,31 +1,42 @@
-"""Evaluate a model: greedy pass@1 and avg@k with confidence intervals, `python -m experiments.evaluate model.path=...`.
+"""Evaluate a model: greedy pass@1, avg@k, pass@k and maj@k, `python -m experiments.evaluate model.path=... model.teach=null`.
 
-With `rollout.url=` the model that a running server holds is evaluated, and `model.path` only names its tokenizer.
+With `rollout.url=` the model that a running server holds is evaluated, and `model.path` only names its tokenizer. Finished
+completions are kept in the output folder: the same command again goes on where an interrupted one stood.
 """
 
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from rich.progress import Progress
 
 from oar.cli import explain_errors
+from oar.completions import Completion, Source, TextSource, TokenSource
 from oar.config import EvaluateConfig, validated
 from oar.errors import ConfigError
 from oar.evaluation import concatenate, evaluate
-from oar.models import load_tokenizer, model_folder
-from oar.provenance import ROOT, collect_provenance, git_state
+from oar.kept import Kept
+from oar.metrics import group_by
+from oar.models import load_tokenizer, model_folder, weight_files
+from oar.progress import progress_bars
+from oar.provenance import ROOT, collect_provenance, config_hash, files_hash, git_state, versions
 from oar.rollout.client import EngineClient
 from oar.rollout.engine import VllmEngine
+from oar.rollout.http import HttpServer
+from oar.rollout.openai import OpenAIClient
 from oar.rollout.types import Sampling
 from oar.seeding import derive_seed
 from oar.supervisor import engine_options
+from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.sources import load_benchmarks
 from oar.tasks.task import Task
+from oar.tasks.verifier import verify
 
 
 @hydra.main(version_base=None, config_path="../conf", config_name="evaluate")
@@ -39,29 +50,97 @@ def main(config: DictConfig) -> None:
             raise ConfigError(f"{folder} already holds an evaluation: choose another output_dir.")
         model = model_folder(cfg.model, print)
         benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
-        url = (
-            cfg.rollout.url
-            or running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, model, folder))).url
+        task = Task(load_tokenizer(model), cfg.model.marker)
+        source, served = connect(cfg, model, task, folder, running)
+        kept = Kept(
+            source, folder / "completions", served, {name: made_of(it, task) for name, it in benchmarks.items()}
         )
-        client = EngineClient(url, cfg.rollout.request_timeout_s)
-        settings = cfg.evaluation
-        result = concatenate(
-            [
-                evaluate(
-                    partial(client.generate, expected_version=client.weight_version()),
-                    {name: found.problems for name, found in benchmarks.items()},
-                    task=Task(load_tokenizer(model), cfg.model.marker),
-                    sampling=Sampling(k, temperature, cfg.rollout.max_new_tokens),
-                    seed=derive_seed(cfg.seed, "evaluation"),
-                )
-                for k, temperature in ((settings.k, settings.temperature), (1, 0.0))
-            ]
-        )
-        provenance = collect_provenance(asdict(cfg), started=started, git=git)
-        data = {name: found.origin for name, found in benchmarks.items()}
-        result.save(folder, provenance | {"seed": cfg.seed, "data": data})
+        with progress_bars() as progress:
+            draw = WatchedDraw(kept, progress)
+            result = concatenate(
+                [
+                    evaluate(
+                        draw,
+                        {name: found.problems for name, found in benchmarks.items()},
+                        task=task,
+                        sampling={name: sampling(name) for name in benchmarks},
+                        seed=derive_seed(cfg.seed, "evaluation"),
+                        group=group_by(lambda one, other: verify(one, f"{task.marker} {other}", task.marker)),
+                    )
+                    for sampling in (cfg.evaluation.sampled, cfg.evaluation.greedy)
+                ]
+            )
+        provenance = collect_provenance(asdict(cfg), started=started, git=git) | {
+            "seed": cfg.seed,
+            "served": served,
+            "data": {name: found.origin for name, found in benchmarks.items()},
+            "drawn": {"tokens": draw.tokens, "seconds": round(draw.seconds, 3)},
+        }
+        result.save(folder, provenance)
         print(result.table())
         print(f"written to {folder}")
+
+
+def connect(
+    cfg: EvaluateConfig, model: Path, task: Task, folder: Path, running: ExitStack
+) -> tuple[Source, dict[str, object]]:
+    """What completions are drawn from, and what is known of the model behind it; an engine of our own ends with `running`."""
+    url, timeout_s = cfg.rollout.url, cfg.rollout.request_timeout_s
+    if url is None:
+        engine = running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, model, folder)))
+        client = EngineClient(engine.url, timeout_s)
+        known: dict[str, object] = {
+            "weights": files_hash(weight_files(model)),
+            "dtype": cfg.model.dtype,
+            "vllm": versions()["vllm"],
+        }
+        return TokenSource(client, task, client.weight_version()), known
+    speaks_vllm = cfg.api == "vllm" or (cfg.api == "auto" and HttpServer(url, timeout_s).answers("/weight_info"))
+    if speaks_vllm:
+        client = EngineClient(url, timeout_s)
+        name, version = client.model_info().name, client.weight_version()
+        print(f"{url} serves {name}, weight version {version}: token ids are drawn")
+        return TokenSource(client, task, version), {"url": url, "model": name, "weight_version": version}
+    texts = OpenAIClient(url, timeout_s)
+    print(f"{url} serves {texts.model()}: texts are drawn, tokens are counted with the tokenizer in {model}")
+    return TextSource(texts, lambda problem: problem.question, task.tokenizer), {"url": url, "model": texts.model()}
+
+
+def made_of(benchmark: ProblemSet, task: Task) -> dict[str, object]:
+    """Where a set comes from, and the hash of what the model is shown of it: template and tokenizer are in there."""
+    prompts = {problem.id: task.encode_prompt(problem) for problem in benchmark.problems}
+    return {"origin": dict(benchmark.origin), "prompts": config_hash(prompts)}
+
+
+@dataclass
+class WatchedDraw:
+    """Draws with a bar on the screen and a line when a set is done; `tokens` and `seconds` leave out what was kept."""
+
+    kept: Kept
+    progress: Progress
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def __call__(self, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> list[list[Completion]]:
+        """As `Kept`."""
+        how = "greedy" if sampling.temperature == 0 else f"{sampling.n} samples"
+        name, started, before = f"{problems[0].benchmark}, {how}", time.monotonic(), self.tokens
+        bar = self.progress.add_task(name, total=len(problems))
+
+        def rate() -> str:
+            seconds, tokens = time.monotonic() - started, self.tokens - before
+            return f"{tokens:,} tokens in {seconds:.1f} s, {tokens / max(seconds, 1e-9):,.0f} a second"
+
+        def watch(done: int, tokens: int) -> None:
+            self.tokens += tokens
+            self.progress.update(bar, completed=done, description=f"{name}: {rate()}")
+
+        try:
+            return self.kept(problems, sampling, seed=seed, watch=watch)
+        finally:
+            self.seconds += time.monotonic() - started
+            self.progress.remove_task(bar)
+            self.progress.console.print(f"{name}: {rate()}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,22 @@
-"""Evaluation: greedy pass@1 and avg@k over benchmarks, with bootstrap intervals over problems.
+"""Evaluation: greedy pass@1, and avg@k, pass@k and maj@k of samples, with bootstrap intervals over problems.
 
-Knows nothing of HTTP, vLLM or Hydra: it is given what generates, encodes, decodes, parses and grades. Values are
-percentages (0-100). `mean` is the unweighted mean over benchmarks, as the paper averages its five.
+Knows nothing of HTTP, vLLM or Hydra: it is given what draws, parses and grades. Values are percentages (0-100). `mean` is the
+unweighted mean over benchmarks, as the paper averages its five.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pandas as pd
 
+from oar.completions import Completion
 from oar.errors import ConfigError, DataError
 from oar.files import atomic_path, write_text_atomic
-from oar.rollout.types import Rollout, Sampling
+from oar.metrics import Group, majority_score, pass_at_k, sizes
+from oar.rollout.types import Sampling
 from oar.seeding import derive_seed
 from oar.statistics import bootstrap_interval, macro_bootstrap_interval
 from oar.tasks.problem import Problem
@@ -22,28 +24,22 @@ from oar.tasks.problem import Problem
 MEAN = "mean"
 GREEDY_METRIC = "pass@1"
 SAMPLED_METRIC = "avg@k"
+PASS_METRIC = "pass@k"
+MAJORITY_METRIC = "maj@k"
 
 
-class Generate(Protocol):
-    """Draws `sampling.n` completions for each prompt: outer list prompts, in the order given, inner list n."""
+class Draw(Protocol):
+    """Draws `sampling.n` completions for each problem: outer list problems, in the order given, inner list n."""
 
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int
-    ) -> Sequence[Sequence[Rollout]]:
-        """`EngineClient.generate` with its expected version bound is one."""
+    def __call__(self, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
+        """`oar.completions.draw` with its source bound is one."""
 
 
 class Graded(Protocol):
-    """From problems to prompts and from completions to verdicts; `oar.tasks.task.Task` is one."""
-
-    def encode_prompt(self, problem: Problem) -> list[int]:
-        """The prompt's token ids."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
+    """From completions to verdicts; `oar.tasks.task.Task` is one."""
 
     def parse(self, completion: str) -> str | None:
-        """The completion's final answer: shown, never graded by itself."""
+        """The completion's final answer: shown and counted by maj@k, never graded by itself."""
 
     def grade(self, problem: Problem, completion: str) -> bool:
         """The verdict."""
@@ -71,18 +67,23 @@ class EvaluationResult:
     samples: pd.DataFrame
 
     def metrics(self) -> dict[str, float]:
-        """For a tracker: {"eval/words1/avg@1": 43.0, ..., "eval/mean/avg@1": 41.2}; greedy is "eval/words1/pass@1"."""
+        """For a tracker: {"eval/words1/avg@1": 43.0, ..., "eval/mean/avg@1": 41.2}; greedy is "eval/words1/pass@1".
+
+        The mean over benchmarks of different k is "eval/mean/avg@k".
+        """
         rows = zip(
             self.summary["benchmark"], self.summary["metric"], self.summary["k"], self.summary["value"], strict=True
         )
         return {
-            f"eval/{benchmark}/{metric.replace('@k', f'@{k}')}": float(value) for benchmark, metric, k, value in rows
+            f"eval/{benchmark}/{metric if pd.isna(k) else metric.replace('@k', f'@{k}')}": float(value)
+            for benchmark, metric, k, value in rows
         }
 
     def table(self) -> str:
         """The summary as aligned text, for a terminal."""
         columns = ["benchmark", "metric", "k", "temperature", "value", "ci_low", "ci_high", "n"]
-        return str(self.summary[columns].round(1).to_string(index=False))
+        shown = self.summary[columns].round(1).astype({"k": object})
+        return str(shown.where(shown.notna(), "").to_string(index=False))
 
     def save(self, folder: Path, provenance: Mapping[str, object]) -> None:
         """Write samples.parquet, evaluation.csv and evaluation.json (with `provenance`), each atomically, json last."""
@@ -90,42 +91,47 @@ class EvaluationResult:
             self.samples.to_parquet(path, index=False)
         with atomic_path(folder / "evaluation.csv") as path:
             self.summary.to_csv(path, index=False)
-        content = {"results": self.summary.to_dict("records"), "provenance": dict(provenance)}
+        results = [
+            {name: None if pd.isna(value) else value for name, value in row.items()}
+            for row in self.summary.to_dict("records")
+        ]
+        content = {"results": results, "provenance": dict(provenance)}
         write_text_atomic(folder / "evaluation.json", json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def evaluate(
-    generate: Generate,
+    draw: Draw,
     problems_by_benchmark: Mapping[str, Sequence[Problem]],
     *,
     task: Graded,
-    sampling: Sampling,
+    sampling: Mapping[str, Sampling],
     seed: int,
+    group: Group | None = None,
 ) -> EvaluationResult:
-    """Generate, grade, summarise: temperature 0 gives greedy pass@1, any other temperature avg@k with k = sampling.n.
+    """Draw, grade, summarise: temperature 0 gives greedy pass@1, any other temperature avg@k with k = `sampling[...].n`.
+
+    `sampling` is that of each benchmark. With `group`, which says what answers of a problem are the same, sampled completions
+    also give unbiased pass@k for smaller k and maj@k.
 
     Raises ConfigError for a temperature and n that do not fit together, DataError for a benchmark without
     problems or with an id twice, and when the graded samples are not exactly problems x k, so that a lost completion
     can never count as a wrong one.
     """
-    if sampling.temperature == 0 and sampling.n != 1:
-        raise ConfigError(f"Greedy evaluation (temperature 0) draws one completion a problem, got n={sampling.n}.")
-    if sampling.n < 1 or sampling.temperature < 0:
-        raise ConfigError(f"Evaluation needs n >= 1 and temperature >= 0, got n={sampling.n}, {sampling.temperature}.")
     if not problems_by_benchmark:
         raise DataError("Evaluation needs at least one benchmark, got none.")
-    graded: dict[str, list[Sample]] = {}
+    chosen = {benchmark: sampling[benchmark] for benchmark in problems_by_benchmark}
+    _check_sampling(chosen)
     for benchmark, problems in problems_by_benchmark.items():
         _check_problems(benchmark, problems)
-        prompts = [task.encode_prompt(problem) for problem in problems]
-        groups = generate(prompts, sampling, seed=derive_seed(seed, "evaluation", benchmark))
-        _check_groups(benchmark, prompts, groups, sampling.n)
+    graded: dict[str, list[list[Sample]]] = {}
+    for benchmark, problems in problems_by_benchmark.items():
+        groups = draw(problems, chosen[benchmark], seed=derive_seed(seed, "evaluation", benchmark))
+        _check_groups(benchmark, len(problems), groups, chosen[benchmark].n)
         graded[benchmark] = [
-            _grade(problem, index, rollout, task)
-            for problem, group in zip(problems, groups, strict=True)
-            for index, rollout in enumerate(group)
+            [_grade(problem, index, completion, task) for index, completion in enumerate(drawn)]
+            for problem, drawn in zip(problems, groups, strict=True)
         ]
-    return EvaluationResult(_summary(graded, sampling, seed), _samples_frame(graded, sampling))
+    return EvaluationResult(_summary(graded, chosen, seed, group), _samples_frame(graded, chosen))
 
 
 def concatenate(results: Sequence[EvaluationResult]) -> EvaluationResult:
@@ -134,6 +140,16 @@ def concatenate(results: Sequence[EvaluationResult]) -> EvaluationResult:
         pd.concat([result.summary for result in results], ignore_index=True),
         pd.concat([result.samples for result in results], ignore_index=True),
     )
+
+
+def _check_sampling(sampling: Mapping[str, Sampling]) -> None:
+    for one in sampling.values():
+        if one.temperature == 0 and one.n != 1:
+            raise ConfigError(f"Greedy evaluation (temperature 0) draws one completion a problem, got n={one.n}.")
+        if one.n < 1 or one.temperature < 0:
+            raise ConfigError(f"Evaluation needs n >= 1 and temperature >= 0, got n={one.n}, {one.temperature}.")
+    if len({one.temperature == 0 for one in sampling.values()}) != 1:
+        raise ConfigError("One evaluation is greedy on every benchmark or on none: their mean would mix two metrics.")
 
 
 def _check_problems(benchmark: str, problems: Sequence[Problem]) -> None:
@@ -146,60 +162,86 @@ def _check_problems(benchmark: str, problems: Sequence[Problem]) -> None:
         raise DataError(f"Benchmark {benchmark} has the problem id {ids[ids.duplicated()].iloc[0]!r} more than once.")
 
 
-def _check_groups(
-    benchmark: str, prompts: Sequence[Sequence[int]], groups: Sequence[Sequence[Rollout]], k: int
-) -> None:
+def _check_groups(benchmark: str, problems: int, groups: Sequence[Sequence[Completion]], k: int) -> None:
     samples = sum(len(group) for group in groups)
-    if len(groups) != len(prompts) or any(len(group) != k for group in groups):
+    if len(groups) != problems or any(len(group) != k for group in groups):
         raise DataError(
-            f"Benchmark {benchmark} needs {len(prompts)} problems x {k} samples = {len(prompts) * k} completions, "
+            f"Benchmark {benchmark} needs {problems} problems x {k} samples = {problems * k} completions, "
             f"got {samples} in {len(groups)} groups; no score is computed from an incomplete set."
         )
-    for index, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):
-        if any(rollout.prompt_ids != tuple(prompt) for rollout in group):
-            raise DataError(f"Benchmark {benchmark}: the completions at position {index} belong to another prompt.")
 
 
-def _grade(
-    problem: Problem,
-    index: int,
-    rollout: Rollout,
-    task: Graded,
-) -> Sample:
-    text = task.decode(rollout.completion_ids)
+def _grade(problem: Problem, index: int, completion: Completion, task: Graded) -> Sample:
     return Sample(
         problem=problem,
         index=index,
-        prompt=task.decode(rollout.prompt_ids),
-        completion=text,
-        answer=task.parse(text),
-        correct=bool(task.grade(problem, text)),
-        completion_tokens=len(rollout.completion_ids),
-        finish_reason=rollout.finish_reason,
+        prompt=completion.prompt,
+        completion=completion.text,
+        answer=task.parse(completion.text),
+        correct=bool(task.grade(problem, completion.text)),
+        completion_tokens=completion.tokens,
+        finish_reason=completion.finish_reason,
     )
 
 
-def _metric(sampling: Sampling) -> dict[str, str | int | float]:
-    name = GREEDY_METRIC if sampling.temperature == 0 else SAMPLED_METRIC
-    return {"metric": name, "k": sampling.n, "temperature": float(sampling.temperature)}
+Score = Callable[[Sequence[Sample]], float]  # of one problem, 0-100
 
 
-def _summary(graded: Mapping[str, Sequence[Sample]], sampling: Sampling, seed: int) -> pd.DataFrame:
-    per_problem = {
-        benchmark: [
-            100.0 * sum(sample.correct for sample in samples[start : start + sampling.n]) / sampling.n
-            for start in range(0, len(samples), sampling.n)
-        ]
-        for benchmark, samples in graded.items()
-    }
+def _summary(
+    graded: Mapping[str, Sequence[Sequence[Sample]]], sampling: Mapping[str, Sampling], seed: int, group: Group | None
+) -> pd.DataFrame:
+    """A row per benchmark and metric, after those of a metric its mean over benchmarks where each of them has it."""
+    greedy = next(iter(sampling.values())).temperature == 0
+    metric = GREEDY_METRIC if greedy else SAMPLED_METRIC
+    own = {benchmark: one.n for benchmark, one in sampling.items()}
+    rows = _metric_rows(metric, own, _correct, graded, sampling, seed)
+    if group is not None and not greedy:
+        for k in sizes(max(own.values())):
+            having = {benchmark: k for benchmark, n in own.items() if k in sizes(n)}
+            rows += _metric_rows(PASS_METRIC, having, _pass_at(k), graded, sampling, seed)
+        several = {benchmark: n for benchmark, n in own.items() if n > 1}
+        rows += _metric_rows(MAJORITY_METRIC, several, _majority(group), graded, sampling, seed)
+    frame = pd.DataFrame(rows)
+    return frame.astype({"k": "Int64"}) if frame["k"].isna().any() else frame
+
+
+def _correct(samples: Sequence[Sample]) -> float:
+    return 100.0 * sum(sample.correct for sample in samples) / len(samples)
+
+
+def _pass_at(k: int) -> Score:
+    return lambda samples: 100.0 * pass_at_k(len(samples), sum(sample.correct for sample in samples), k)
+
+
+def _majority(group: Group) -> Score:
+    def score(samples: Sequence[Sample]) -> float:
+        labels = iter(group([sample.answer for sample in samples if sample.answer is not None]))
+        votes = [None if sample.answer is None else next(labels) for sample in samples]
+        return 100.0 * majority_score(votes, [sample.correct for sample in samples])
+
+    return score
+
+
+def _metric_rows(
+    metric: str,
+    k: Mapping[str, int],
+    score: Score,
+    graded: Mapping[str, Sequence[Sequence[Sample]]],
+    sampling: Mapping[str, Sampling],
+    seed: int,
+) -> list[dict[str, object]]:
+    """The rows of one metric for the benchmarks that `k` names."""
+    per_problem = {benchmark: [score(samples) for samples in graded[benchmark]] for benchmark in k}
     rows: list[dict[str, object]] = []
-    for benchmark, samples in graded.items():
-        scores = per_problem[benchmark]
+    for benchmark, scores in per_problem.items():
         low, high = bootstrap_interval(scores, seed=derive_seed(seed, "bootstrap", benchmark))
+        samples = [sample for group in graded[benchmark] for sample in group]
         rows.append(
             {
                 "benchmark": benchmark,
-                **_metric(sampling),
+                "metric": metric,
+                "k": k[benchmark],
+                "temperature": float(sampling[benchmark].temperature),
                 "value": sum(scores) / len(scores),
                 "ci_low": low,
                 "ci_high": high,
@@ -209,11 +251,15 @@ def _summary(graded: Mapping[str, Sequence[Sample]], sampling: Sampling, seed: i
                 "mean_completion_tokens": sum(sample.completion_tokens for sample in samples) / len(samples),
             }
         )
+    if set(k) != set(graded):
+        return rows
     frame = pd.DataFrame(rows)
     low, high = macro_bootstrap_interval(list(per_problem.values()), seed=derive_seed(seed, "bootstrap", MEAN))
-    macro = {
+    macro: dict[str, object] = {
         "benchmark": MEAN,
-        **_metric(sampling),
+        "metric": metric,
+        "k": _common(frame["k"]),
+        "temperature": _common(frame["temperature"]),
         "value": frame["value"].mean(),
         "ci_low": low,
         "ci_high": high,
@@ -222,15 +268,26 @@ def _summary(graded: Mapping[str, Sequence[Sample]], sampling: Sampling, seed: i
         "truncated_share": frame["truncated_share"].mean(),
         "mean_completion_tokens": frame["mean_completion_tokens"].mean(),
     }
-    return pd.concat([frame, pd.DataFrame([macro])], ignore_index=True)
+    return [*rows, macro]
 
 
-def _samples_frame(graded: Mapping[str, Sequence[Sample]], sampling: Sampling) -> pd.DataFrame:
+def _common(values: "pd.Series[float]") -> float | None:
+    """What all benchmarks have, or None."""
+    return values.iloc[0] if values.nunique() == 1 else None
+
+
+def _samples_frame(graded: Mapping[str, Sequence[Sequence[Sample]]], sampling: Mapping[str, Sampling]) -> pd.DataFrame:
     rows = []
-    for benchmark, samples in graded.items():
-        for sample in samples:
+    for benchmark, groups in graded.items():
+        one = sampling[benchmark]
+        drawn = {
+            "metric": GREEDY_METRIC if one.temperature == 0 else SAMPLED_METRIC,
+            "k": one.n,
+            "temperature": float(one.temperature),
+        }
+        for sample in (sample for group in groups for sample in group):
             row = asdict(sample)
             problem = row.pop("problem")
             identity = {"benchmark": benchmark, "problem_id": problem["id"], "sample": row.pop("index")}
-            rows.append({**identity, **_metric(sampling), "gold": problem["answer"], **row})
+            rows.append({**identity, **drawn, "gold": problem["answer"], **row})
     return pd.DataFrame(rows)

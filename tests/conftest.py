@@ -19,12 +19,12 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 EOS = 2
-FAKE_ENGINE = Path(__file__).parent / "rollout" / "fake_engine.py"
+FAKE_SERVERS = Path(__file__).parent / "rollout"
 
 
-def start_fake_engine(log_path: Path, *arguments: str) -> tuple[ChildProcess, str]:
-    """A fake engine (`tests/rollout/fake_engine.py`) on a free port, and its URL; the caller stops it."""
-    process = ChildProcess([sys.executable, str(FAKE_ENGINE), *arguments], log_path=log_path)
+def start_fake_engine(log_path: Path, *arguments: str, server: str = "fake_engine") -> tuple[ChildProcess, str]:
+    """A fake server (`tests/rollout/fake_*.py`) on a free port, and its URL; the caller stops it."""
+    process = ChildProcess([sys.executable, str(FAKE_SERVERS / f"{server}.py"), *arguments], log_path=log_path)
     deadline = time.monotonic() + 60
     while "listening on" not in process.tail():
         assert process.poll() is None, process.tail()

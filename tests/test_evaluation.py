@@ -1,39 +1,30 @@
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from oar.completions import Completion
 from oar.errors import ConfigError, DataError, OarError
 from oar.evaluation import EvaluationResult, concatenate, evaluate
-from oar.rollout.types import Rollout, Sampling
+from oar.metrics import Group
+from oar.rollout.types import Sampling
 from oar.tasks.problem import Problem
 
 GREEDY = Sampling(n=1, temperature=0.0, max_new_tokens=8)
 SAMPLED = Sampling(n=2, temperature=1.0, max_new_tokens=8)
+SAMPLED_4 = Sampling(n=4, temperature=1.0, max_new_tokens=8)
 
-# A toy language: a prompt is the ids of the question's letters, a completion is text as code points.
 PROBLEMS = {
     "words1": [Problem(id=str(i), question=f"q{i}", answer=str(i), benchmark="words1") for i in range(4)],
     "words2": [Problem(id=str(i), question=f"r{i}", answer=str(i), benchmark="words2") for i in range(2)],
 }
 
 
-def encode(text: str) -> tuple[int, ...]:
-    return tuple(map(ord, text))
-
-
-def decode(ids: Sequence[int]) -> str:
-    return "".join(map(chr, ids))
-
-
 class Toy:
-    def encode_prompt(self, problem: Problem) -> list[int]:
-        return list(encode(problem.question))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return decode(ids)
+    """Grades what stands behind #; the gold answer of a problem is its number."""
 
     def parse(self, completion: str) -> str | None:
         return completion.partition("#")[2] or None
@@ -42,31 +33,44 @@ class Toy:
         return self.parse(completion) == problem.answer
 
 
-def rollout(prompt: Sequence[int], text: str, reason: str = "stop") -> Rollout:
-    return Rollout(tuple(prompt), encode(text), (0.0,) * len(text), 0, reason)
-
-
 class Policy:
     """Answers by a rule of its own: the first draw says 0, the second is cut off without an answer."""
 
     def __init__(self) -> None:
         self.seeds: list[int] = []
 
-    def __call__(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int
-    ) -> Sequence[Sequence[Rollout]]:
+    def __call__(self, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
         self.seeds.append(seed)
         drawn = [("think#0", "stop"), ("thinking", "length")]
-        return [[rollout(prompt, *drawn[index]) for index in range(sampling.n)] for prompt in prompts]
+        return [
+            [Completion(problem.question, text, len(text), reason) for text, reason in drawn[: sampling.n]]
+            for problem in problems
+        ]
 
 
-def run(generate: object, sampling: Sampling, problems: dict[str, list[Problem]] = PROBLEMS) -> EvaluationResult:
+class Scripted:
+    """Says the answers it is given, the same for every problem."""
+
+    def __init__(self, **answers: Sequence[str]) -> None:
+        self.answers = answers
+
+    def __call__(self, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
+        return [[Completion("", f"#{said}", 2, "stop") for said in self.answers[one.benchmark]] for one in problems]
+
+
+def run(
+    draw: object,
+    sampling: Sampling | dict[str, Sampling],
+    problems: dict[str, list[Problem]] = PROBLEMS,
+    group: Group | None = None,
+) -> EvaluationResult:
     return evaluate(
-        generate,  # type: ignore[arg-type]
+        draw,  # type: ignore[arg-type]
         problems,
         task=Toy(),
-        sampling=sampling,
+        sampling=dict.fromkeys(problems, sampling) if isinstance(sampling, Sampling) else sampling,
         seed=7,
+        group=group,
     )
 
 
@@ -116,34 +120,83 @@ def test_benchmarks_have_seeds_of_their_own_that_repeat() -> None:
     assert len(set(first.seeds)) == 2
 
 
-def lose_a_sample(prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Rollout]]:
-    groups = [list(group) for group in Policy()(prompts, sampling, seed=seed)]
+def lose_a_sample(problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
+    groups = [list(group) for group in Policy()(problems, sampling, seed=seed)]
     groups[1].pop()
     return groups
 
 
-def move_a_sample(prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Rollout]]:
-    groups = [list(group) for group in Policy()(prompts, sampling, seed=seed)]
+def move_a_sample(problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
+    groups = [list(group) for group in Policy()(problems, sampling, seed=seed)]
     groups[0].append(groups[1].pop())  # the total is right
     return groups
 
 
-def lose_a_problem(prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Rollout]]:
-    return Policy()(prompts, sampling, seed=seed)[:-1]
+def lose_a_problem(problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
+    return Policy()(problems, sampling, seed=seed)[:-1]
 
 
-@pytest.mark.parametrize("generate", [lose_a_sample, move_a_sample, lose_a_problem])
-def test_a_missing_sample_is_never_a_wrong_answer(generate: object) -> None:
+@pytest.mark.parametrize("draw", [lose_a_sample, move_a_sample, lose_a_problem])
+def test_a_missing_sample_is_never_a_wrong_answer(draw: object) -> None:
     with pytest.raises(DataError, match=r"words1 needs 4 problems x 2 samples = 8 completions"):
-        run(generate, SAMPLED)
+        run(draw, SAMPLED)
 
 
-def test_completions_of_another_prompt_are_refused() -> None:
-    def reversed_order(prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int) -> list[list[Rollout]]:
-        return [list(group) for group in reversed(Policy()(prompts, sampling, seed=seed))]
+def test_pass_at_k_and_majority_by_hand() -> None:
+    """Four samples say 0, 0, 1, 2: of words1 (answers 0 to 3) three problems are solved, of words2 (0, 1) both."""
+    result = run(Scripted(words1="0012", words2="0012"), SAMPLED_4, group=tuple)
+    table = result.summary.set_index(["benchmark", "metric", "k"])["value"]
+    assert table["words1"].to_dict() == pytest.approx(
+        {
+            ("avg@k", 4): (50 + 25 + 25 + 0) / 4,
+            ("pass@k", 2): 100 * (5 / 6 + 1 / 2 + 1 / 2 + 0) / 4,
+            ("pass@k", 4): 75.0,
+            ("maj@k", 4): 25.0,
+        }
+    )
+    assert table["mean", "maj@k", 4] == pytest.approx((25 + 50) / 2)
+    assert result.metrics()["eval/words2/pass@2"] == pytest.approx(100 * (5 / 6 + 1 / 2) / 2)
+    assert result.metrics()["eval/words2/maj@4"] == pytest.approx(50.0)
+    assert set(result.summary["samples"]) == {16, 8, 24}
+    plain = run(Scripted(words1="0012", words2="0012"), SAMPLED_4)
+    pd.testing.assert_frame_equal(result.summary[result.summary["metric"] == "avg@k"], plain.summary)
 
-    with pytest.raises(DataError, match="position 0 belong to another prompt"):
-        run(reversed_order, SAMPLED)
+
+def test_answers_that_are_the_same_vote_together() -> None:
+    def last_digit(answers: Sequence[str]) -> list[str]:
+        return [answer[-1] for answer in answers]
+
+    one = {"words1": PROBLEMS["words1"][:1]}
+    split = run(Scripted(words1=["0", "10", "1", "1", "1"]), replace(SAMPLED, n=5), one, tuple)
+    joint = run(Scripted(words1=["0", "10", "20", "1", "1"]), replace(SAMPLED, n=5), one, last_digit)
+    assert split.metrics()["eval/words1/maj@5"] == 0.0
+    # 0, 10 and 20 are called the same, and one of the three was graded right.
+    assert joint.metrics()["eval/words1/maj@5"] == pytest.approx(100 / 3)
+
+
+def test_benchmarks_of_different_k(tmp_path: Path) -> None:
+    sampling = {"words1": SAMPLED, "words2": replace(SAMPLED_4, temperature=0.6)}
+    result = run(Scripted(words1="01", words2="0012"), sampling, group=tuple)
+    mean = result.summary[result.summary["benchmark"] == "mean"].set_index("metric")
+    # pass@4 is known of one benchmark alone: there is no mean of it.
+    assert list(zip(mean.index, mean["k"].fillna(0), strict=True)) == [("avg@k", 0), ("pass@k", 2), ("maj@k", 0)]
+    assert mean["temperature"].isna().all()
+    metrics = result.metrics()
+    assert metrics["eval/mean/avg@k"] == pytest.approx(
+        (metrics["eval/words1/avg@2"] + metrics["eval/words2/avg@4"]) / 2
+    )
+    assert result.samples.groupby("benchmark")["k"].unique().map(list).to_dict() == {"words1": [2], "words2": [4]}
+    assert "NA" not in result.table()
+    result.save(tmp_path, {})
+    (row,) = [row for row in json.loads((tmp_path / "evaluation.json").read_text())["results"] if row["k"] is None][:1]
+    assert (row["benchmark"], row["temperature"]) == ("mean", None)
+    assert "mean,avg@k,,," in (tmp_path / "evaluation.csv").read_text()
+    assert "words1,avg@k,2,1.0," in (tmp_path / "evaluation.csv").read_text()
+
+
+def test_greedy_on_some_benchmarks_only_is_refused() -> None:
+    with pytest.raises(ConfigError, match="greedy on every benchmark or on none"):
+        run(Policy(), {"words1": SAMPLED, "words2": GREEDY})
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """A whole run of the learner: restore, verify the engine, step, look, save; then the final evaluation."""
 
 import time
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from oar.completions import TokenSource, draw
 from oar.config import TrainConfig
 from oar.evaluation import EvaluationResult, concatenate, evaluate
 from oar.learner.checkpoint import checkpoint_step, load_optimizer, resumable_checkpoint, save_checkpoint
@@ -111,14 +113,14 @@ def verify_sync(learner: Learner) -> None:
 def curve_point(learner: Learner) -> EvaluationResult:
     """One sample for each of a few problems of every set: a point of the learning curve."""
     cfg = learner.cfg.evaluation
-    return _evaluate(learner, "curve", cfg.curve_problems, k=1, temperature=cfg.temperature)
+    return _evaluate(learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1))
 
 
 def final_evaluation(learner: Learner) -> EvaluationResult:
     """avg@k at the configured temperature and greedy pass@1 on the final split."""
     cfg = learner.cfg.evaluation
-    sampled = _evaluate(learner, "final", cfg.final_problems, k=cfg.k, temperature=cfg.temperature)
-    return concatenate([sampled, _evaluate(learner, "final", cfg.final_problems, k=1, temperature=0.0)])
+    both = [_evaluate(learner, "final", cfg.final_problems, sampling) for sampling in (cfg.sampled, cfg.greedy)]
+    return concatenate(both)
 
 
 def batch_arithmetic(cfg: TrainConfig) -> str:
@@ -142,12 +144,13 @@ def progress_line(report: StepReport, step: int, steps: int) -> str:
     )
 
 
-def _evaluate(learner: Learner, split: str, n: int, *, k: int, temperature: float) -> EvaluationResult:
+def _evaluate(learner: Learner, split: str, n: int | None, sampling: Callable[[str], Sampling]) -> EvaluationResult:
     cfg = learner.cfg
+    benchmarks = load_benchmarks(cfg.benchmark, split, n)
     return evaluate(
-        partial(learner.client.generate, expected_version=learner.step),
-        {name: found.problems for name, found in load_benchmarks(cfg.benchmark, split, n).items()},
+        partial(draw, TokenSource(learner.client, learner.task, learner.step)),
+        {name: found.problems for name, found in benchmarks.items()},
         task=learner.task,
-        sampling=Sampling(k, temperature, cfg.rollout.max_new_tokens),
+        sampling={name: sampling(name) for name in benchmarks},
         seed=derive_seed(cfg.seed, "evaluation", split, learner.step),
     )

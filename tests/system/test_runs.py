@@ -146,7 +146,7 @@ def test_evaluate_a_checkpoint(base_engine: VllmEngine, base_model: Path, tmp_pa
     )
     assert code == 0, output
     frame = pd.read_csv(tmp_path / "evaluation" / "evaluation.csv")
-    assert frame["n"].tolist() == [5, 5, 5, 5, 5, 25] * 2
+    assert frame["n"].tolist() == [5, 5, 5, 5, 5, 25] * 5  # avg@4, pass@2, pass@4, maj@4 and greedy pass@1
     assert ((frame["ci_low"] <= frame["value"]) & (frame["value"] <= frame["ci_high"])).all()
     assert len(pd.read_parquet(tmp_path / "evaluation" / "samples.parquet")) == 25 * (4 + 1)
 

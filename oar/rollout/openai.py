@@ -1,0 +1,65 @@
+"""HTTP to any server with OpenAI's /v1/completions: text in, text out. For evaluation alone; training needs token ids."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from oar.errors import EngineError
+from oar.rollout.client import numbered_choices
+from oar.rollout.http import HttpServer
+from oar.rollout.parallel import in_parallel
+from oar.rollout.types import Sampling
+
+SEEDS = 2**31  # what every server takes; vLLM takes 63 bits
+
+
+@dataclass(frozen=True, slots=True)
+class TextCompletion:
+    """One completion as the server wrote it; `finish_reason` is "stop" (it ended by itself) or "length"."""
+
+    text: str
+    finish_reason: str
+
+
+class OpenAIClient:
+    """Speaks to one server; `timeout_s` bounds the wait for each answer. All methods raise EngineError."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._server = HttpServer(url, timeout_s)
+        self.url = self._server.url
+        self._model: str | None = None
+
+    def model(self) -> str:
+        """The name of the first model that the server lists; asked once."""
+        if self._model is None:
+            match self._server.call("GET", "/v1/models").get("data"):
+                case [{"id": str(name)}, *_]:
+                    self._model = name
+                case models:
+                    raise EngineError(f"{self.url}/v1/models must name a model, but says {models!r:.200}.")
+        return self._model
+
+    def stream(
+        self, prompts: Sequence[str], sampling: Sampling, *, seeds: Sequence[int]
+    ) -> Iterator[tuple[int, list[TextCompletion]]]:
+        """The `sampling.n` completions of each prompt as soon as they are there, with its position; a seed for each prompt.
+
+        Whether the same seed gives the same completions is the server's affair.
+        """
+        model = self.model()
+
+        def complete(index: int) -> list[TextCompletion]:
+            request = {
+                "model": model,
+                "prompt": prompts[index],
+                "n": sampling.n,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "max_tokens": sampling.max_new_tokens,
+                "seed": seeds[index] % SEEDS,
+            }
+            choices = numbered_choices(self._server.call("POST", "/v1/completions", request), sampling.n)
+            if not all(isinstance(choice.get("text"), str) for choice in choices):
+                raise EngineError(f"the engine at {self.url} returned a completion without text.")
+            return [TextCompletion(choice["text"], choice["finish_reason"]) for choice in choices]
+
+        yield from in_parallel(complete, len(prompts))
