@@ -110,6 +110,11 @@ BASE = rows([[1, 0], [0, 0]])
         (BASE.assign(gold="7"), None, "problem 'p0' of toy has other gold answers"),
         (BASE, {"toy": ORIGIN | {"sha256": "other"}}, "toy comes from other data"),
         (BASE.iloc[:-1], None, "must hold 2 samples of each problem of toy, but has 3 of 2"),
+        (
+            BASE.assign(problem_id=["p0", "p1", "p1", "p1"], sample=[0, 2, 0, 1], gold=["0", "1", "1", "1"]),
+            None,
+            "but has 4 of 2",  # the total is right
+        ),
         (pd.concat([BASE, BASE]), None, "must hold 2 samples of each problem of toy, but has 8 of 2"),
     ],
 )
