@@ -406,7 +406,7 @@ def build(key: str, target: Any) -> Any:
     try:
         return instantiate(target)
     except HydraException as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
+        reason = str(error.__cause__ or error).splitlines()[0].rstrip(".")
         raise ConfigError(f"{key} cannot be built from {target}: {reason}.") from error
 
 
