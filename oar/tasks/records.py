@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from oar.errors import ConfigError, DataError
+from oar.segments import BOX, extract_answer
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.rows import Rows, file_rows, hub_rows
 
 FIELDS = ("id", "question", "answer", "solution", "level", "subject")
 ANSWER_FORMS = ("integer", "text")
 LEVELS = range(1, 6)
-BOX = r"\boxed"
+COMMAND = BOX.removesuffix("{")
 
 
 @dataclass
@@ -129,17 +130,10 @@ def last_boxed(text: str) -> str:
 
     Empty where there is no box or it is not closed.
     """
-    _, box, rest = text.rpartition(BOX)
-    rest = rest.lstrip()
-    if not box or not rest.startswith("{"):
-        unbraced = re.match(r"[^\s$.,]+", rest) if box else None
-        return unbraced[0] if unbraced else ""
-    depth = 0
-    for position, character in enumerate(rest):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return rest[1:position].strip()
-    return ""
+    _, command, rest = text.rpartition(COMMAND)
+    boxed = extract_answer(command + rest, BOX)
+    unbraced = re.match(r"\s*([^\s$.,{]+)", rest) if command and boxed is None else None
+    return boxed or (unbraced[1] if unbraced else "")
 
 
 def _columns(name: str, dataset: DatasetConfig, rows: Rows) -> dict[str, str]:

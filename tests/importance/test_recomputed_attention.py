@@ -11,6 +11,7 @@ COUNT, HEADS, KV_HEADS, SIZE, LENGTH = 3, 4, 2, 8, 12
 POSITIONS = torch.tensor([[3, 4, 5, 9, 10], [4, 5, 9, 10, 0], [8, 9, 10, 0, 0]])
 VALID = torch.tensor([[True] * 5, [True] * 4 + [False], [True] * 3 + [False] * 2])
 READ = torch.tensor([[3, 4], [2, 3], [1, 2]])
+ROWS = torch.tensor([1, 0, 1])  # two completions, and one of them has more counterfactuals
 
 
 def states(*shape, seed, scale=1.0):
@@ -20,7 +21,7 @@ def states(*shape, seed, scale=1.0):
 def given(scale, dtype):
     width = POSITIONS.shape[1]
     clean = [
-        (states(1, KV_HEADS, LENGTH, SIZE, seed=i), states(1, KV_HEADS, LENGTH, SIZE, seed=9 + i)) for i in range(1)
+        (states(2, KV_HEADS, LENGTH, SIZE, seed=i), states(2, KV_HEADS, LENGTH, SIZE, seed=9 + i)) for i in range(1)
     ]
     layers = [tuple(one.to(dtype) for one in layer) for layer in clean]
     query = states(COUNT, HEADS, width, SIZE, seed=20, scale=scale).to(dtype)
@@ -29,21 +30,20 @@ def given(scale, dtype):
 
 
 def attend(kind, layers, query, key, value, *, unseen, only_read):
-    rows = torch.zeros(COUNT, dtype=torch.long)
     # The keys and values themselves take the place of the forward they come from.
     layers = [Attended(query, key, value, SIZE**-0.5) for key, value in layers]
-    clean = CleanKeys(Forward(query, query.new_zeros(1, LENGTH, 1), layers, rows[:1]))
+    clean = CleanKeys(Forward(query, query.new_zeros(2, LENGTH, 1), layers, torch.arange(2)))
     embeddings = query.new_zeros(COUNT, POSITIONS.shape[1], 1)
-    attention = kind(clean, Recomputation(rows, embeddings, POSITIONS, VALID, READ, unseen))
+    attention = kind(clean, Recomputation(ROWS, embeddings, POSITIONS, VALID, READ, unseen))
     query = at_columns(query, READ, 2) if only_read else query
     return attention.attend(0, query, key, value, SIZE**-0.5, only_read=only_read)
 
 
 def plainly(layers, query, key, value, unseen):
     """One counterfactual, head and query at a time, in float64: a list of the keys that it may see."""
-    keys, values = (one[0].double() for one in layers[0])
     output = torch.zeros(query.shape, dtype=torch.float64)
     for n in range(COUNT):
+        keys, values = (one[ROWS[n]].double() for one in layers[0])
         own = {int(p): column for column, p in enumerate(POSITIONS[n]) if VALID[n, column]}
         for position, column in own.items():
             for head in range(HEADS):
