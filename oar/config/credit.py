@@ -1,0 +1,62 @@
+"""The groups method, gating, probe and counterfactual: how credit is assigned."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from oar.config.checks import one_of, require
+from oar.importance.replacements import KINDS
+
+
+@dataclass
+class MethodConfig:
+    """Which signal says what a token is worth. `estimator` is a Hydra target: a new method is one file and one YAML."""
+
+    name: str
+    estimator: Any
+    times_surprisal: bool
+    reward: str
+
+    def __post_init__(self) -> None:
+        one_of("method.reward", self.reward, ("answer", "random"))
+
+
+@dataclass
+class GatingConfig:
+    """From importance to weights (docs/METHOD.md §5)."""
+
+    name: str
+    suppress: bool
+    boost: bool
+    tau: float
+    beta: float
+    floor: float
+    threshold: str
+
+    def __post_init__(self) -> None:
+        require(0 <= self.tau <= 1, "gating.tau", "between 0 and 1", self.tau)
+        require(self.beta >= 0, "gating.beta", "0 or more", self.beta)
+        require(0 < self.floor <= 1, "gating.floor", "above 0 and at most 1", self.floor)
+        one_of("gating.threshold", self.threshold, ("quantile", "absolute", "released_drift"))
+
+
+@dataclass
+class ProbeConfig:
+    """What stands for the model's answer (docs/METHOD.md §3)."""
+
+    name: str
+    warmup_steps: int
+    conclude: str | None
+
+    def __post_init__(self) -> None:
+        one_of("probe.name", self.name, ("warmup", "lt_logits", "as_mean", "as_joint"))
+        require(self.warmup_steps >= 0, "probe.warmup_steps", "0 or more", self.warmup_steps)
+
+
+@dataclass
+class CounterfactualConfig:
+    """What OAR-P puts in a token's place (docs/METHOD.md §7.5)."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        one_of("counterfactual.name", self.name, KINDS)

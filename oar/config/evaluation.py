@@ -1,0 +1,60 @@
+"""The group evaluation: how accuracy is measured."""
+
+from dataclasses import dataclass, field
+
+from oar.config.checks import require
+from oar.rollout.types import Sampling
+
+
+@dataclass
+class SetSamplingConfig:
+    """What is different in sampling one benchmark; None: as everywhere."""
+
+    k: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_new_tokens: int | None = None
+
+
+@dataclass
+class EvaluationConfig:
+    """How accuracy is measured: a small set on the way, the final set at the end (`final_problems` None: all of it)."""
+
+    curve_every: int
+    curve_problems: int
+    final_problems: int | None
+    k: int
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    sets: dict[str, SetSamplingConfig] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require(self.curve_every >= 1, "evaluation.curve_every", "1 or more", self.curve_every)
+        require(self.curve_problems >= 1, "evaluation.curve_problems", "1 or more", self.curve_problems)
+        problems = self.final_problems
+        require(problems is None or problems >= 1, "evaluation.final_problems", "null or 1 or more", problems)
+        self._check("evaluation", self.sampled(""))
+        for name in self.sets:
+            self._check(f"evaluation.sets.{name}", self.sampled(name))
+
+    def sampled(self, benchmark: str) -> Sampling:
+        """How completions of a benchmark are drawn for avg@k."""
+        own = {
+            key: value
+            for key, value in vars(self.sets.get(benchmark, SetSamplingConfig())).items()
+            if value is not None
+        }
+        chosen = {key: getattr(self, key) for key in ("k", "temperature", "top_p", "max_new_tokens")} | own
+        return Sampling(chosen.pop("k"), **chosen)
+
+    def greedy(self, benchmark: str) -> Sampling:
+        """How the one completion of pass@1 is drawn."""
+        return Sampling(1, 0.0, self.sampled(benchmark).max_new_tokens)
+
+    @staticmethod
+    def _check(key: str, sampling: Sampling) -> None:
+        require(sampling.n >= 1, f"{key}.k", "1 or more", sampling.n)
+        require(sampling.temperature > 0, f"{key}.temperature", "above 0", sampling.temperature)
+        require(0 < sampling.top_p <= 1, f"{key}.top_p", "above 0 and at most 1", sampling.top_p)
+        require(sampling.max_new_tokens >= 1, f"{key}.max_new_tokens", "1 or more", sampling.max_new_tokens)

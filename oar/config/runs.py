@@ -1,0 +1,99 @@
+"""What one program is given: every group it has, and the checks across them."""
+
+from dataclasses import asdict, dataclass
+
+from oar.config.checks import one_of, require
+from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig
+from oar.config.data import BenchmarkConfig, DataConfig, ModelConfig
+from oar.config.evaluation import EvaluationConfig
+from oar.config.learner import LearnerConfig, TrackingConfig
+from oar.config.rollout import RolloutConfig, SyncConfig
+from oar.provenance import config_hash
+
+
+@dataclass
+class TrainConfig:
+    """One training run (experiments/train.py)."""
+
+    seed: int
+    output_dir: str
+    resume: str
+    profile: str
+    method: MethodConfig
+    gating: GatingConfig
+    probe: ProbeConfig
+    counterfactual: CounterfactualConfig
+    model: ModelConfig
+    data: DataConfig
+    benchmark: BenchmarkConfig
+    rollout: RolloutConfig
+    sync: SyncConfig
+    tracking: TrackingConfig
+    learner: LearnerConfig
+    evaluation: EvaluationConfig
+
+    def __post_init__(self) -> None:
+        one_of("resume", self.resume, ("never", "auto"))
+
+    def identity(self) -> str:
+        """A hash of all that decides what a run computes; a checkpoint of another identity is not resumed.
+
+        How long a run is, where it writes, reports or finds its engine does not change a step, so it is left out.
+        """
+        content = asdict(self)
+        for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark"):
+            del content[key]
+        del content["data"]["allow_contaminated"]
+        for key in ("steps", "checkpoint_every", "keep_checkpoints"):
+            del content["learner"][key]
+        for key in ("url", "host", "port", "startup_timeout_s", "request_timeout_s"):
+            del content["rollout"][key]
+        return config_hash(content)[:12]
+
+    def measure(self) -> str:
+        """A hash of what is evaluated and how."""
+        return config_hash({"evaluation": asdict(self.evaluation), "benchmark": asdict(self.benchmark)})[:12]
+
+
+@dataclass
+class EvaluateConfig:
+    """One evaluation (experiments/evaluate.py)."""
+
+    seed: int
+    output_dir: str
+    api: str
+    model: ModelConfig
+    benchmark: BenchmarkConfig
+    rollout: RolloutConfig
+    evaluation: EvaluationConfig
+
+    def __post_init__(self) -> None:
+        one_of("api", self.api, ("auto", "vllm", "openai"))
+        own_engine = self.rollout.url is None
+        require(not own_engine or self.api != "openai", "rollout.url", "the address of a server where api=openai", None)
+        longest = max(self.evaluation.sampled(name).max_new_tokens for name in self.benchmark.sets)
+        require(
+            not own_engine or longest < self.rollout.max_model_len,
+            "evaluation.max_new_tokens",
+            f"below rollout.max_model_len ({self.rollout.max_model_len})",
+            longest,
+        )
+
+
+@dataclass
+class Table1Config:
+    """All cells of Table 1 (experiments/table1.py)."""
+
+    seeds: int
+    steps: int | None
+    methods: list[str]
+    profile: str
+    output_dir: str
+    lanes: int
+    overrides: list[str]
+
+    def __post_init__(self) -> None:
+        require(self.seeds >= 1, "seeds", "1 or more", self.seeds)
+        require(self.steps is None or self.steps >= 1, "steps", "1 or more", self.steps)
+        require(self.lanes >= 1, "lanes", "1 or more", self.lanes)
+        require(len(set(self.methods)) == len(self.methods) > 0, "methods", "a list without repetition", self.methods)
