@@ -79,6 +79,8 @@ def main(config: DictConfig) -> None:
             "drawn": {"tokens": draw.tokens, "seconds": round(draw.seconds, 3)},
         }
         result.save(folder, provenance)
+        record = task.template_record()
+        print(f"template: {'none, the bare question' if record is None else '{name} ({digest})'.format(**record)}")
         print(result.table())
         print(f"written to {folder}")
 
