@@ -35,9 +35,8 @@ from oar.rollout.types import Sampling
 from oar.seeding import derive_seed
 from oar.supervisor import engine_options
 from oar.tasks.problem import Problem, ProblemSet
-from oar.tasks.sources import load_benchmarks
+from oar.tasks.sources import load_benchmarks, refuse_unreadable
 from oar.tasks.task import Task
-from oar.tasks.verifier import verify
 
 
 @hydra.main(version_base=None, config_path="../conf", config_name="evaluate")
@@ -51,7 +50,9 @@ def main(config: DictConfig) -> None:
             raise ConfigError(f"{folder} already holds an evaluation: choose another output_dir.")
         model = model_folder(cfg.model, print)
         benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
-        task = Task(load_tokenizer(model), cfg.model.marker)
+        task = Task.named(load_tokenizer(model), cfg.model.marker, cfg.template)
+        if cfg.template is not None:
+            refuse_unreadable(benchmarks.values())
         source, served = connect(cfg, model, task, folder, running)
         kept = Kept(
             source, folder / "completions", served, {name: made_of(it, task) for name, it in benchmarks.items()}
@@ -64,9 +65,9 @@ def main(config: DictConfig) -> None:
                         draw,
                         {name: found.problems for name, found in benchmarks.items()},
                         task=task,
-                        sampling={name: sampling(name) for name in benchmarks},
+                        sampling={name: task.ending(sampling(name)) for name in benchmarks},
                         seed=derive_seed(cfg.seed, "evaluation"),
-                        group=group_by(lambda one, other: verify(one, f"{task.marker} {other}", task.marker)),
+                        group=group_by(task.same_answer),
                     )
                     for sampling in (cfg.evaluation.sampled, cfg.evaluation.greedy)
                 ]
@@ -74,10 +75,13 @@ def main(config: DictConfig) -> None:
         provenance = collect_provenance(asdict(cfg), started=started, git=git) | {
             "seed": cfg.seed,
             "served": served,
+            "template": task.template_record(),
             "data": {name: found.origin for name, found in benchmarks.items()},
             "drawn": {"tokens": draw.tokens, "seconds": round(draw.seconds, 3)},
         }
         result.save(folder, provenance)
+        record = task.template_record()
+        print(f"template: {'none, the bare question' if record is None else '{name} ({digest})'.format(**record)}")
         print(result.table())
         print(f"written to {folder}")
 
@@ -105,7 +109,7 @@ def connect(
         return TokenSource(client, task, version), {"url": url, "model": name, "weight_version": version}
     texts = OpenAIClient(url, timeout_s, token)
     print(f"{url} serves {texts.model()}: texts are drawn, tokens are counted with the tokenizer in {model}")
-    return TextSource(texts, lambda problem: problem.question, task.tokenizer), {"url": url, "model": texts.model()}
+    return TextSource(texts, task.render, task.tokenizer), {"url": url, "model": texts.model()}
 
 
 def made_of(benchmark: ProblemSet, task: Task) -> dict[str, object]:

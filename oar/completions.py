@@ -35,6 +35,9 @@ class Source(Protocol):
 class Prompts(Protocol):
     """What a source needs of a task; `oar.tasks.task.Task` has it."""
 
+    def render(self, problem: Problem) -> str:
+        """The prompt as text."""
+
     def encode_prompt(self, problem: Problem) -> list[int]:
         """The prompt's token ids."""
 
@@ -56,13 +59,12 @@ class TokenSource:
         """Raises what `EngineClient.generate` raises."""
         prompts = [self.task.encode_prompt(problem) for problem in problems]
         for index, rollouts in self.client.stream(prompts, sampling, seeds=seeds, expected_version=self.version):
-            yield index, [self._completion(rollout) for rollout in rollouts]
+            prompt = self.task.render(problems[index])
+            yield index, [self._completion(prompt, rollout) for rollout in rollouts]
 
-    def _completion(self, rollout: Rollout) -> Completion:
+    def _completion(self, prompt: str, rollout: Rollout) -> Completion:
         text = self.task.decode(rollout.completion_ids)
-        return Completion(
-            self.task.decode(rollout.prompt_ids), text, len(rollout.completion_ids), rollout.finish_reason
-        )
+        return Completion(prompt, text, len(rollout.completion_ids), rollout.finish_reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from oar.rollout.types import Sampling
 from oar.seeding import derive_seed
 from oar.statistics import bootstrap_interval, macro_bootstrap_interval
 from oar.tasks.problem import Problem
+from oar.tasks.verifier import Verdict
 
 MEAN = "mean"
 GREEDY_METRIC = "pass@1"
@@ -38,23 +39,29 @@ class Draw(Protocol):
 class Graded(Protocol):
     """From completions to verdicts; `oar.tasks.task.Task` is one."""
 
-    def parse(self, completion: str) -> str | None:
-        """The completion's final answer: shown and counted by maj@k, never graded by itself."""
+    def grade_all(self, problems: Sequence[Problem], completions: Sequence[str]) -> Sequence[Verdict]:
+        """The verdict of each completion, its final answer with it."""
 
-    def grade(self, problem: Problem, completion: str) -> bool:
-        """The verdict."""
+    def parsed(self, answer: str) -> str | None:
+        """How an answer is read before it is compared, for people to look at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One graded completion. `answer` is what was parsed from it (None: nothing parsable), `correct` the verdict."""
+    """One graded completion. `answer` stands in it as its final one (None: there is none), `outcome` how it was judged.
+
+    `parsed_gold` and `parsed_answer` are what was compared.
+    """
 
     problem: Problem
     index: int  # 0 .. k-1 within the problem
     prompt: str  # as the model saw it, template included
     completion: str
     answer: str | None
+    parsed_gold: str | None
+    parsed_answer: str | None
     correct: bool
+    outcome: str  # of oar.tasks.verifier.Verdict
     completion_tokens: int
     finish_reason: str
 
@@ -127,10 +134,7 @@ def evaluate(
     for benchmark, problems in problems_by_benchmark.items():
         groups = draw(problems, chosen[benchmark], seed=derive_seed(seed, "evaluation", benchmark))
         _check_groups(benchmark, len(problems), groups, chosen[benchmark].n)
-        graded[benchmark] = [
-            [_grade(problem, index, completion, task) for index, completion in enumerate(drawn)]
-            for problem, drawn in zip(problems, groups, strict=True)
-        ]
+        graded[benchmark] = _grade(problems, groups, task)
     return EvaluationResult(_summary(graded, chosen, seed, group), _samples_frame(graded, chosen))
 
 
@@ -171,14 +175,27 @@ def _check_groups(benchmark: str, problems: int, groups: Sequence[Sequence[Compl
         )
 
 
-def _grade(problem: Problem, index: int, completion: Completion, task: Graded) -> Sample:
+def _grade(problems: Sequence[Problem], groups: Sequence[Sequence[Completion]], task: Graded) -> list[list[Sample]]:
+    """All at once, so that a pool of graders shares the work."""
+    owners = [problem for problem, group in zip(problems, groups, strict=True) for _ in group]
+    verdicts = iter(task.grade_all(owners, [completion.text for group in groups for completion in group]))
+    return [
+        [_sample(problem, index, completion, next(verdicts), task) for index, completion in enumerate(group)]
+        for problem, group in zip(problems, groups, strict=True)
+    ]
+
+
+def _sample(problem: Problem, index: int, completion: Completion, verdict: Verdict, task: Graded) -> Sample:
     return Sample(
         problem=problem,
         index=index,
         prompt=completion.prompt,
         completion=completion.text,
-        answer=task.parse(completion.text),
-        correct=bool(task.grade(problem, completion.text)),
+        answer=verdict.answer,
+        parsed_gold=task.parsed(problem.answer),
+        parsed_answer=None if verdict.answer is None else task.parsed(verdict.answer),
+        correct=verdict.correct,
+        outcome=verdict.outcome,
         completion_tokens=completion.tokens,
         finish_reason=completion.finish_reason,
     )

@@ -20,7 +20,8 @@ from oar.processes import ChildProcess
 from oar.rollout.access import engine_token
 from oar.rollout.engine import EngineOptions, VllmEngine, telling_lines
 from oar.rollout.sync import transfer_folder
-from oar.tasks.sources import load_benchmarks, refuse_contaminated
+from oar.tasks.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
+from oar.tasks.template import load_template
 from oar.tracking import check_tracking
 
 POLL_S = 0.2
@@ -39,7 +40,10 @@ def train(cfg: TrainConfig, folder: Path) -> int:
     if cfg.resume == "never" and ((folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(f"{folder} already holds a run: continue it with resume=auto, or choose another output_dir.")
     resumable_checkpoint(folder, cfg)
-    load_benchmarks(cfg.benchmark, "curve", 1)
+    benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
+    if cfg.template is not None:
+        load_template(cfg.template)
+        refuse_unreadable([*([source.problem_set] if isinstance(source, DatasetSource) else []), *benchmarks.values()])
     refuse_contaminated(source, cfg.benchmark, cfg.data.allow_contaminated)
     start_model = model_folder(cfg.model, lambda line: print(line, flush=True))
 

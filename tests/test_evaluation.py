@@ -12,6 +12,7 @@ from oar.evaluation import EvaluationResult, concatenate, evaluate
 from oar.metrics import Group
 from oar.rollout.types import Sampling
 from oar.tasks.problem import Problem
+from oar.tasks.verifier import Verdict
 
 GREEDY = Sampling(n=1, temperature=0.0, max_new_tokens=8)
 SAMPLED = Sampling(n=2, temperature=1.0, max_new_tokens=8)
@@ -26,11 +27,15 @@ PROBLEMS = {
 class Toy:
     """Grades what stands behind #; the gold answer of a problem is its number."""
 
-    def parse(self, completion: str) -> str | None:
-        return completion.partition("#")[2] or None
+    def grade_all(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[Verdict]:
+        answers = [completion.partition("#")[2] or None for completion in completions]
+        return [
+            Verdict(answer == problem.answer, answer, "plain" if answer else "no_answer")
+            for problem, answer in zip(problems, answers, strict=True)
+        ]
 
-    def grade(self, problem: Problem, completion: str) -> bool:
-        return self.parse(completion) == problem.answer
+    def parsed(self, answer: str) -> str:
+        return f"read {answer}"
 
 
 class Policy:

@@ -19,6 +19,7 @@ class TrainConfig:
     output_dir: str
     resume: str
     profile: str
+    template: str | None
     method: MethodConfig
     gating: GatingConfig
     probe: ProbeConfig
@@ -52,7 +53,9 @@ class TrainConfig:
 
     def measure(self) -> str:
         """A hash of what is evaluated and how."""
-        return config_hash({"evaluation": asdict(self.evaluation), "benchmark": asdict(self.benchmark)})[:12]
+        return config_hash(
+            {"template": self.template, "evaluation": asdict(self.evaluation), "benchmark": asdict(self.benchmark)}
+        )[:12]
 
 
 @dataclass
@@ -62,6 +65,7 @@ class EvaluateConfig:
     seed: int
     output_dir: str
     api: str
+    template: str | None
     model: ModelConfig
     benchmark: BenchmarkConfig
     rollout: RolloutConfig

@@ -10,6 +10,7 @@ from oar.batch import CompletionBatch, collate
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
+from oar.tasks.verifier import outcome_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class GradedBatch:
     """B completions, group by group: tensors, texts for people, rewards (B,).
 
     marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
+    outcomes: the share of completions that was judged in each way (oar.tasks.verifier.OUTCOMES).
     """
 
     batch: CompletionBatch
@@ -25,6 +27,7 @@ class GradedBatch:
     rewards: Tensor
     marks: Mapping[str, Tensor]
     truncated_share: float
+    outcomes: Mapping[str, float]
 
 
 def grade_rollouts(
@@ -37,7 +40,7 @@ def grade_rollouts(
     rollouts = [rollout for group in groups for rollout in group]
     owners = [problem for problem, group in zip(problems, groups, strict=True) for _ in group]
     texts = [task.decode(rollout.completion_ids) for rollout in rollouts]
-    verdicts = [task.grade(problem, text) for problem, text in zip(owners, texts, strict=True)]
+    verdicts = task.grade_all(owners, texts)
     batch = collate(
         [rollout.prompt_ids for rollout in rollouts],
         [rollout.completion_ids for rollout in rollouts],
@@ -52,9 +55,10 @@ def grade_rollouts(
         batch=batch,
         problems=owners,
         texts=texts,
-        rewards=torch.tensor(verdicts, dtype=torch.float32, device=device),
+        rewards=torch.tensor([verdict.correct for verdict in verdicts], dtype=torch.float32, device=device),
         marks=_collated_marks(marks, batch.completion_mask),
         truncated_share=truncated,
+        outcomes=outcome_shares(verdicts),
     )
 
 

@@ -42,7 +42,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
     reference = load_policy(start_model, cfg.model.dtype) if cfg.learner.kl_coef > 0 else None
     client = EngineClient(engine_url, cfg.rollout.request_timeout_s, engine_token(cfg.rollout.token_file))
-    task, sync = Task(tokenizer, cfg.model.marker), CheckpointSync(client, sync_folder)
+    task, sync = Task.named(tokenizer, cfg.model.marker, cfg.template), CheckpointSync(client, sync_folder)
     learner = Learner(cfg, model, reference, task, client, sync)
     if checkpoint is not None:
         load_optimizer(checkpoint, model, learner.optimizer)
@@ -94,6 +94,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
         "step": learner.step,
         "identity": cfg.identity(),
         "measure": cfg.measure(),
+        "template": task.template_record(),
     }
     result.save(folder, provenance)
     tracker.finish()
@@ -152,6 +153,6 @@ def _evaluate(learner: Learner, split: str, n: int | None, sampling: Callable[[s
         partial(draw, TokenSource(learner.client, learner.task, learner.step)),
         {name: found.problems for name, found in benchmarks.items()},
         task=learner.task,
-        sampling={name: sampling(name) for name in benchmarks},
+        sampling={name: learner.task.ending(sampling(name)) for name in benchmarks},
         seed=derive_seed(cfg.seed, "evaluation", split, learner.step),
     )

@@ -105,7 +105,7 @@ class Learner:
         rollout = self.cfg.rollout
         return self.client.generate(
             [self.task.encode_prompt(problem) for problem in problems],
-            Sampling(self.cfg.learner.num_generations, rollout.temperature, rollout.max_new_tokens),
+            self.task.ending(Sampling(self.cfg.learner.num_generations, rollout.temperature, rollout.max_new_tokens)),
             seed=derive_seed(self.cfg.seed, "sampling", self.step),
             expected_version=self.step,
         )
@@ -215,7 +215,7 @@ def batch_metrics(graded: GradedBatch, data: LossInputs) -> dict[str, float]:
     batch, mask = graded.batch, graded.batch.completion_mask
     credited = batch.has_answer & (data.advantages != 0)
     weights = weight_metrics(data.token_weights[credited], batch.reasoning_mask[credited])
-    return {
+    metrics = {
         "train/reward_mean": float(graded.rewards.mean()),
         # With rewards 0 and 1 a group's advantages are all 0 or none is, so this is the share of groups as well.
         "train/zero_advantage_groups": float((data.advantages == 0).float().mean()),
@@ -223,4 +223,6 @@ def batch_metrics(graded: GradedBatch, data: LossInputs) -> dict[str, float]:
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
         "train/truncated_share": graded.truncated_share,
         "probe/fallback_share": float((~batch.has_answer).float().mean()),
-    } | {f"weights/{name}": value for name, value in weights.items()}
+    }
+    how = {f"grading/{outcome}_share": share for outcome, share in graded.outcomes.items()}
+    return metrics | how | {f"weights/{name}": value for name, value in weights.items()}

@@ -104,6 +104,8 @@ class EngineClient:
                 "top_p": sampling.top_p,
                 "max_tokens": sampling.max_new_tokens,
                 "seed": seeds[index],
+                "stop": list(sampling.stop),
+                "stop_token_ids": list(sampling.stop_token_ids),
                 "logprobs": 0,  # of the sampled token only
                 "return_token_ids": True,
             }

@@ -10,6 +10,10 @@ from oar.rollout.parallel import in_parallel
 from oar.rollout.types import Sampling
 
 SEEDS = 2**31  # what every server takes; vLLM takes 63 bits
+STOPS_ON_IDS = (
+    "vllm",
+    "sglang",
+)  # servers that take `stop_token_ids`, as they call themselves; others refuse unknown keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +30,24 @@ class OpenAIClient:
     def __init__(self, url: str, timeout_s: float, token: str | None = None) -> None:
         self._server = HttpServer(url, timeout_s, token)
         self.url = self._server.url
-        self._model: str | None = None
+        self._served: tuple[str, bool] | None = None
 
     def model(self) -> str:
         """The name of the first model that the server lists; asked once."""
-        if self._model is None:
+        return self._ask()[0]
+
+    def stops_on_ids(self) -> bool:
+        """Whether the server can be told token ids that end a completion; any other ends at its own EOS and at strings."""
+        return self._ask()[1]
+
+    def _ask(self) -> tuple[str, bool]:
+        if self._served is None:
             match self._server.call("GET", "/v1/models").get("data"):
-                case [{"id": str(name)}, *_]:
-                    self._model = name
+                case [{"id": str(name), **more}, *_]:
+                    self._served = name, more.get("owned_by") in STOPS_ON_IDS
                 case models:
                     raise EngineError(f"{self.url}/v1/models must name a model, but says {models!r:.200}.")
-        return self._model
+        return self._served
 
     def stream(
         self, prompts: Sequence[str], sampling: Sampling, *, seeds: Sequence[int]
@@ -46,6 +57,7 @@ class OpenAIClient:
         Whether the same seed gives the same completions is the server's affair.
         """
         model = self.model()
+        ids = {"stop_token_ids": list(sampling.stop_token_ids)} if self.stops_on_ids() else {}
 
         def complete(index: int) -> list[TextCompletion]:
             request = {
@@ -55,8 +67,9 @@ class OpenAIClient:
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "max_tokens": sampling.max_new_tokens,
+                "stop": list(sampling.stop),
                 "seed": seeds[index] % SEEDS,
-            }
+            } | ids
             choices = numbered_choices(self._server.call("POST", "/v1/completions", request), sampling.n)
             if not all(isinstance(choice.get("text"), str) for choice in choices):
                 raise EngineError(f"the engine at {self.url} returned a completion without text.")

@@ -1,6 +1,6 @@
 """Where training problems and evaluation sets come from."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from oar.seeding import derive_seed
 from oar.tasks.contamination import Prints, compare
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.records import DatasetConfig, load_problems
+from oar.tasks.verifier import shared_pool
 from oar.tasks.words import RL_STREAM, TIER_NAMES, evaluation_set, tier_named, training_problem
 
 
@@ -147,6 +148,12 @@ def _path_of(name: str, benchmark: BenchmarkConfig) -> str | None:
             f"{benchmark.path!r}."
         )
     return benchmark.path
+
+
+def refuse_unreadable(sets: Iterable[ProblemSet]) -> None:
+    """Raises DataError, naming the problem, where the verifier cannot compare a gold answer with anything."""
+    for one in sets:
+        shared_pool().check_golds({f"{problem.id} of {one.name}": problem.answer for problem in one.problems})
 
 
 def refuse_contaminated(source: ProblemSource, benchmark: BenchmarkConfig, allowed: Collection[str]) -> None:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from oar.errors import DataError
-from oar.segments import Markers, Segments, extract_answer, find_segments
+from oar.rollout.types import Sampling
+from oar.segments import Markers, Segments, find_segments
 from oar.tasks.problem import Problem
-from oar.tasks.template import Template
-from oar.tasks.verifier import Verdict, grade, same_answer, shared_pool
+from oar.tasks.template import Template, load_template
+from oar.tasks.verifier import Verdict, equal, grade, same_answer, shared_pool
 from oar.tasks.verifier_pool import VerifierPool
+from oar.tasks.verifier_shown import shown
+from oar.tasks.verifier_text import same_text
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error
 
 
@@ -34,6 +37,14 @@ class Task:
         """The task of a template; without a pool answers share the one of `oar.tasks.verifier.verify`."""
         return cls(tokenizer, template.marker, template, pool)
 
+    @classmethod
+    def named(cls, tokenizer: PreTrainedTokenizerBase, marker: str, template: str | None) -> "Task":
+        """The task of a configuration: the template of that name, or without one the bare question and `marker`.
+
+        Raises ConfigError where there is no such template.
+        """
+        return cls(tokenizer, marker) if template is None else cls.with_template(tokenizer, load_template(template))
+
     @property
     def markers(self) -> Markers:
         """What announces an answer in a completion, first what decides."""
@@ -54,6 +65,20 @@ class Task:
             return self.template.encode(problem.question, self.tokenizer)
         return list(self.tokenizer.encode(problem.question))
 
+    def render(self, problem: Problem) -> str:
+        """The prompt as text, for servers that tokenise it themselves."""
+        return problem.question if self.template is None else self.template.render(problem.question, self.tokenizer)
+
+    def ending(self, sampling: Sampling) -> Sampling:
+        """The same sampling, ended where a completion of this task ends."""
+        return sampling if self.template is None else self.template.ending(sampling, self.tokenizer)
+
+    def template_record(self) -> dict[str, str] | None:
+        """The template's name and the digest of what it makes of a question; goes with every number."""
+        if self.template is None:
+            return None
+        return {"name": self.template.name, "digest": self.template.digest(self.tokenizer)}
+
     def encode_marker(self, text: str | None) -> list[int]:
         """Token ids of the conclude text, by default the marker; never empty."""
         ids = self.tokenizer.encode(text or self.marker, add_special_tokens=False)
@@ -71,10 +96,6 @@ class Task:
         """Where reasoning, marker and answer are; None where there is no answer."""
         return find_segments(completion_ids, self.decode, self.markers)
 
-    def parse(self, completion: str) -> str | None:
-        """The completion's final answer as text, or None."""
-        return extract_answer(completion, self.markers)
-
     def grade(self, problem: Problem, completion: str) -> bool:
         """Whether the completion's final answer is right."""
         return self.grade_all([problem], [completion])[0].correct
@@ -85,6 +106,14 @@ class Task:
         if self.template is None:
             return [same_answer(gold, text, self.marker) for gold, text in items]
         return grade(items, self.pool or shared_pool(), self.markers)
+
+    def same_answer(self, one: str, other: str) -> bool:
+        """Whether two final answers are the same one, by the rule of `grade_all`."""
+        return same_text(one, other) if self.template is None else equal(one, other, self.pool or shared_pool())
+
+    def parsed(self, answer: str) -> str | None:
+        """How an answer is read before it is compared; None where it cannot be read."""
+        return "".join(answer.split()) if self.template is None else shown(answer)
 
     def marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool]]:
         """Ground truth for attribution by name, each one bool per completion token; empty where the task knows none.

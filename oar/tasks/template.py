@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from transformers import PreTrainedTokenizerBase
 
 from oar.errors import ConfigError, DataError
+from oar.rollout.types import Sampling
 from oar.segments import BOX, HASH, Markers
 
 FOLDER = Path(__file__).with_name("templates")  # within the package, so that they come with it
@@ -75,6 +76,10 @@ class Template:
         vocabulary = tokenizer.get_vocab()
         known = {vocabulary[token] for token in END_TOKENS if token in vocabulary}
         return sorted(known | ({tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()))
+
+    def ending(self, sampling: Sampling, tokenizer: PreTrainedTokenizerBase) -> Sampling:
+        """The same sampling, ended where a completion of this template ends."""
+        return replace(sampling, stop=tuple(self.stop), stop_token_ids=tuple(self.stop_ids(tokenizer)))
 
     def digest(self, tokenizer: PreTrainedTokenizerBase) -> str:
         """Eight hexadecimal digits to go with every number: of the prompt as rendered for this tokenizer, and how it ends.

@@ -5,6 +5,7 @@ sympy compares them (`oar/tasks/verifier_pool.py`). Units are not compared; deci
 """
 
 import atexit
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from oar.tasks.verifier_structure import NeedsSymbolsError, PlainOnly, judge
 from oar.tasks.verifier_text import MAX_CHARACTERS, same_text
 
 FORMS: Markers = (BOX, HASH)
+OUTCOMES = ("plain", "symbols", "no_answer", "too_long", "timeout", "crash")
+MAX_WORKERS = 8  # of the shared pool; each takes about 150 MB
+Key = tuple[str, str, bool]  # gold answer, answer, whether it counts only to the letter
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
 
 
@@ -47,23 +51,16 @@ def grade(
     items: Sequence[tuple[str, str]], pool: VerifierPool, markers: Markers = FORMS, *, bare_number: bool = False
 ) -> list[Verdict]:
     """The verdict of each (gold answer, completion), in order; like `verify`, many at a time."""
-    verdicts: dict[tuple[str, str, bool], Verdict] = {}  # a group's completions often give the same answer
-    asked: dict[tuple[str, str, bool], None] = {}
-    keys: list[tuple[str, str, bool] | None] = []
-    for gold, completion in items:
-        found = _find(completion, markers, bare_number)
-        key = None if found is None else (gold, *found)
-        keys.append(key)
-        if key is not None and key not in verdicts and key not in asked:
-            verdict = _plain_verdict(*key)
-            if verdict is None:
-                asked[key] = None
-            else:
-                verdicts[key] = verdict
-    for key, result in zip(asked, pool.compare([(gold, answer) for gold, answer, _ in asked]), strict=True):
-        outcome = result if isinstance(result, str) else "symbols"
-        verdicts[key] = Verdict(result is True, key[1], outcome)
+    found = [(gold, _find(completion, markers, bare_number)) for gold, completion in items]
+    keys = [None if answer is None else (gold, *answer) for gold, answer in found]
+    verdicts = _judge([key for key in keys if key is not None], pool)
     return [Verdict(False, None, "no_answer") if key is None else verdicts[key] for key in keys]
+
+
+def equal(one: str, other: str, pool: VerifierPool) -> bool:
+    """Whether two final answers are the same one, by the rule of `grade` (`one` is taken for gold)."""
+    key = (one, other, False)
+    return _judge([key], pool)[key].correct
 
 
 def same_answer(gold: str, completion: str, markers: Markers) -> Verdict:
@@ -74,17 +71,34 @@ def same_answer(gold: str, completion: str, markers: Markers) -> Verdict:
     return Verdict(same_text(gold, answer), answer, "plain")
 
 
-def outcomes(verdicts: Sequence[Verdict]) -> Counter[str]:
-    """How many verdicts had which outcome, for the log of a run."""
-    return Counter(verdict.outcome for verdict in verdicts)
+def outcome_shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """The share of the verdicts that has each outcome, for the log of a run."""
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    return {outcome: counts[outcome] / len(verdicts) for outcome in OUTCOMES}
 
 
 @cache
 def shared_pool() -> VerifierPool:
-    """The pool of `verify`: one process, started when the first formula comes, ended with this one."""
-    pool = VerifierPool(workers=1)
+    """The pool of `verify` and of every task: started when the first formulas come, ended with this process."""
+    pool = VerifierPool(workers=min(MAX_WORKERS, os.cpu_count() or 1))
     atexit.register(pool.close)
     return pool
+
+
+def _judge(keys: Sequence[Key], pool: VerifierPool) -> dict[Key, Verdict]:
+    """The verdict of each key; a group's completions often give the same answer, which is compared once."""
+    verdicts: dict[Key, Verdict] = {}
+    asked: list[Key] = []
+    for key in dict.fromkeys(keys):
+        verdict = _plain_verdict(*key)
+        if verdict is None:
+            asked.append(key)
+        else:
+            verdicts[key] = verdict
+    for key, result in zip(asked, pool.compare([(gold, answer) for gold, answer, _ in asked]), strict=True):
+        outcome = result if isinstance(result, str) else "symbols"
+        verdicts[key] = Verdict(result is True, key[1], outcome)
+    return verdicts
 
 
 def _find(completion: str, markers: Markers, bare_number: bool) -> tuple[str, bool] | None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -64,6 +66,28 @@ def test_what_comes_back_has_the_shape_that_was_asked_for(client: EngineClient, 
             assert EOS not in rollout.completion_ids[:-1]
             reasons.add(rollout.finish_reason)
     assert reasons == {"stop", "length"}
+
+
+def test_completions_end_where_they_are_told_to(client: EngineClient, sync: CheckpointSync) -> None:
+    """At an id, at a string, and at the EOS still; what ended it stays in the ids, and the logprobs are those without it."""
+    ids_that_end, strings_that_end = (17, 40), ("w50w", "w61")  # this tokenizer writes its words without blanks
+    plain = Sampling(4, 1.0, 60)
+    told = replace(plain, stop=strings_that_end, stop_token_ids=ids_that_end)
+    free = client.generate(PROMPTS, plain, seed=1, expected_version=0)
+    ended = client.generate(PROMPTS, told, seed=1, expected_version=0)
+    shorter = 0
+    for before, after in zip(chain(*free), chain(*ended), strict=True):
+        ids = list(before.completion_ids)
+        text = ["".join(f"w{token}" for token in ids[: end + 1]) for end in range(len(ids))]
+        stops = [
+            end for end in range(len(ids)) if ids[end] in ids_that_end or any(s in text[end] for s in strings_that_end)
+        ]
+        length = min([*stops, len(ids) - 1]) + 1
+        assert list(after.completion_ids) == ids[:length]
+        assert after.sampler_logprobs == before.sampler_logprobs[:length]
+        assert after.finish_reason == ("stop" if stops else before.finish_reason)
+        shorter += length < len(ids)
+    assert shorter > 10
 
 
 @pytest.mark.parametrize(("count", "n", "tokens"), [(16, 8, 96), (100, 4, 32)])

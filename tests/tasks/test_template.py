@@ -168,7 +168,6 @@ def test_a_task_with_a_template() -> None:
         ]
         assert [verdict.outcome for verdict in verdicts[3:]] == ["no_answer", "timeout"]
         assert [task.grade(PROBLEM, text) for text in texts[:3]] == [True, True, False]
-    assert task.parse(texts[0]) == "3.5"
     ids = QWEN.encode(r"so \boxed{3.5} ok", add_special_tokens=False)
     found = task.segments(ids)
     assert isinstance(found, Segments)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from oar.errors import DataError
 from oar.segments import BOX, HASH
-from oar.tasks.verifier import Verdict, grade, outcomes, verify
+from oar.tasks.verifier import Verdict, equal, grade, outcome_shares, verify
 from oar.tasks.verifier_pool import VerifierPool
+from oar.tasks.verifier_shown import shown
 from oar.tasks.verifier_structure import NeedsSymbolsError, PlainOnly, judge
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,37 @@ def test_outcomes_by_hand(pool: VerifierPool) -> None:
     assert verdicts[2] == Verdict(True, r"\sqrt{289}", "symbols")
     assert [verdict.outcome for verdict in verdicts[3:]] == ["too_long", "timeout"]
     assert not any(verdict.correct for verdict in verdicts[3:])
-    assert outcomes(verdicts) == {"plain": 1, "no_answer": 1, "symbols": 1, "too_long": 1, "timeout": 1}
+    counted = dict.fromkeys(("plain", "no_answer", "symbols", "too_long", "timeout"), 0.2) | {"crash": 0.0}
+    assert outcome_shares(verdicts) == counted
+
+
+def test_answers_of_one_problem_are_the_same_as_their_verdicts_are(pool: VerifierPool) -> None:
+    assert equal("0.5", r"\frac12", pool)
+    assert equal(r"\sqrt{289}", "17", pool)
+    assert equal("17", r"\sqrt{289}", pool)
+    assert not equal("17", "18", pool)
+    assert not equal("[1,2)", "(1,2)", pool)
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (r"\frac12", "1/2"),
+        (r"1{,}024", "1024"),
+        (r"75\%", "75%"),
+        ("[1, 2)", "[1, 2)"),
+        (r"\{3, 1\}", "set {3, 1}"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", "matrix 2x1 {1, 2}"),
+        ("x = 5", "x = 5"),
+        (r"\text{Tom}", "Tom"),
+        (r"2\sqrt 3", r"2\sqrt 3"),
+        ("1011_2", "1011_2"),
+        ("", None),
+        ("{" * 30 + "}" * 30, None),
+    ],
+)
+def test_how_an_answer_is_read(answer: str, line: str | None) -> None:
+    assert shown(answer) == line
 
 
 def test_bare_number_only_by_argument() -> None:
