@@ -34,7 +34,10 @@ class LearnerConfig:
     leave_one_out: bool
     clip_eps_low: float
     clip_eps_high: float
+    ratio_level: str
     aggregation: str
+    overlong: str
+    overlong_buffer: int
     kl_coef: float
     sampler_correction_cap: float | None
     lr: float
@@ -66,6 +69,9 @@ class LearnerConfig:
         require(self.micro_batch_size >= 1, "learner.micro_batch_size", "1 or more", self.micro_batch_size)
         require(0 < self.clip_eps_low < 1, "learner.clip_eps_low", "between 0 and 1", self.clip_eps_low)
         require(self.clip_eps_high > 0, "learner.clip_eps_high", "above 0", self.clip_eps_high)
+        one_of("learner.ratio_level", self.ratio_level, ("token", "sequence"))
+        one_of("learner.overlong", self.overlong, ("keep", "mask", "soft_penalty"))
+        require(self.overlong_buffer >= 1, "learner.overlong_buffer", "1 or more", self.overlong_buffer)
         one_of("learner.aggregation", self.aggregation, ("sequence_mean", "token_mean", "constant"))
         require(self.kl_coef >= 0, "learner.kl_coef", "0 or more", self.kl_coef)
         cap = self.sampler_correction_cap

@@ -35,6 +35,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         one_of("resume", self.resume, ("never", "auto"))
+        require(
+            self.learner.overlong != "soft_penalty" or self.learner.overlong_buffer < self.rollout.max_new_tokens,
+            "learner.overlong_buffer",
+            f"below rollout.max_new_tokens ({self.rollout.max_new_tokens})",
+            self.learner.overlong_buffer,
+        )
 
     def identity(self) -> str:
         """A hash of all that decides what a run computes; a checkpoint of another identity is not resumed.

@@ -15,7 +15,7 @@ from oar.tasks.verifier import outcome_shares
 
 @dataclass(frozen=True, slots=True)
 class GradedBatch:
-    """B completions, group by group: tensors, texts for people, rewards (B,).
+    """B completions, group by group: tensors, texts for people, rewards (B,), and whether each was cut off (B,).
 
     marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
     outcomes: the share of completions that was judged in each way (oar.tasks.verifier.OUTCOMES).
@@ -26,7 +26,7 @@ class GradedBatch:
     texts: list[str]
     rewards: Tensor
     marks: Mapping[str, Tensor]
-    truncated_share: float
+    truncated: Tensor
     outcomes: Mapping[str, float]
 
 
@@ -50,14 +50,13 @@ def grade_rollouts(
         device=device,
     )
     marks = [task.marks(problem, rollout.completion_ids) for problem, rollout in zip(owners, rollouts, strict=True)]
-    truncated = sum(rollout.finish_reason == "length" for rollout in rollouts) / len(rollouts)
     return GradedBatch(
         batch=batch,
         problems=owners,
         texts=texts,
         rewards=torch.tensor([verdict.correct for verdict in verdicts], dtype=torch.float32, device=device),
         marks=_collated_marks(marks, batch.completion_mask),
-        truncated_share=truncated,
+        truncated=torch.tensor([rollout.finish_reason == "length" for rollout in rollouts], device=device),
         outcomes=outcome_shares(verdicts),
     )
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from oar.advantages import group_advantages
+from oar.advantages import group_advantages, overlong_penalty
 from oar.config import TrainConfig, build
 from oar.credit import assign_credit
 from oar.errors import DataError
@@ -22,7 +22,7 @@ from oar.gating import bilevel_weights, weight_metrics
 from oar.importance.base import CreditInputs
 from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.parity import parity_metrics
-from oar.learner.update import LossInputs, accumulate_gradient, contributes, learning_rate, make_optimizer
+from oar.learner.update import LossInputs, accumulate_gradient, learning_rate, make_optimizer
 from oar.probes import make_probe
 from oar.rollout.client import EngineClient
 from oar.rollout.sync import CheckpointSync
@@ -86,19 +86,19 @@ class Learner:
                 divide_by_std=cfg.divide_by_std,
                 leave_one_out=cfg.leave_one_out,
             )
-        data = LossInputs.of(graded.batch, advantages)
+        data = LossInputs.of(graded.batch, advantages, graded.truncated if cfg.overlong == "mask" else None)
         look = partial(self.look, graded, data, clock)
         # With one update the weights that sampled are the weights that are updated: one forward scores, credits and learns.
         on_policy = cfg.updates_per_rollout == 1
         with clock("scoring"):
-            idle = ~contributes(advantages, self.reference)  # the update runs no forward for these
+            idle = ~data.contributing(self.reference)  # the update runs no forward for these
             self.score(data, look, idle if on_policy else torch.ones_like(idle))
         with clock("update"):
             update = self.update(data, look if on_policy else None)
         self.step += 1
         with clock("sync"):
             self.sync.push(self.model, self.step)
-        return StepReport(batch_metrics(graded, data) | update, clock.seconds(), graded, data)
+        return StepReport(batch_metrics(graded, data, cfg.num_generations) | update, clock.seconds(), graded, data)
 
     def generate(self, problems: Sequence[Problem]) -> list[list[Rollout]]:
         """Completions of each problem, drawn by the engine with the weights of this step."""
@@ -111,11 +111,15 @@ class Learner:
         )
 
     def rewards(self, graded: GradedBatch) -> Tensor:
-        """(B,): 1 for a right answer; for the control `reward=random` the toss of a coin."""
-        if self.cfg.method.reward == "answer":
-            return graded.rewards
-        coins = torch.rand(len(graded.rewards), generator=generator(self.cfg.seed, "reward", self.step))
-        return (coins < 0.5).to(graded.rewards)
+        """(B,): 1 for a right answer (for the control `reward=random` the toss of a coin), less what its length costs."""
+        rewards = graded.rewards
+        if self.cfg.method.reward == "random":
+            coins = torch.rand(len(rewards), generator=generator(self.cfg.seed, "reward", self.step))
+            rewards = (coins < 0.5).to(rewards)
+        if self.cfg.learner.overlong == "soft_penalty":
+            longest, buffer = self.cfg.rollout.max_new_tokens, self.cfg.learner.overlong_buffer
+            rewards = rewards + overlong_penalty(graded.batch.completion_lengths, longest, buffer)
+        return rewards
 
     def look(self, graded: GradedBatch, data: LossInputs, clock: "Clock", rows: Tensor, scores: Scores) -> None:
         """Take from the forward of some completions what the loss needs of them: old logprobs, and each token's credit."""
@@ -210,18 +214,19 @@ class Clock:
         return self._stages | {"total": time.perf_counter() - self._started}
 
 
-def batch_metrics(graded: GradedBatch, data: LossInputs) -> dict[str, float]:
+def batch_metrics(graded: GradedBatch, data: LossInputs, num_generations: int) -> dict[str, float]:
     """Diagnostics of the rollouts and of their credit (docs/METHOD.md §8)."""
     batch, mask = graded.batch, graded.batch.completion_mask
     credited = batch.has_answer & (data.advantages != 0)
     weights = weight_metrics(data.token_weights[credited], batch.reasoning_mask[credited])
     metrics = {
         "train/reward_mean": float(graded.rewards.mean()),
-        # With rewards 0 and 1 a group's advantages are all 0 or none is, so this is the share of groups as well.
-        "train/zero_advantage_groups": float((data.advantages == 0).float().mean()),
+        "train/zero_advantage_groups": float(
+            (data.advantages.view(-1, num_generations) == 0).all(dim=1).float().mean()
+        ),
         "train/entropy": float(data.entropy[mask].mean()),
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
-        "train/truncated_share": graded.truncated_share,
+        "train/truncated_share": float(graded.truncated.double().mean()),
         "probe/fallback_share": float((~batch.has_answer).float().mean()),
     }
     how = {f"grading/{outcome}_share": share for outcome, share in graded.outcomes.items()}

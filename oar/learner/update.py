@@ -17,11 +17,13 @@ from oar.scoring import Scores, score_completions
 class LossInputs:
     """What the loss of B completions needs besides a forward. The learner fills the rows in as it comes to know them.
 
-    old_logprobs, entropy, token_importance, token_weights, token_advantages: (B, T); advantages: (B,).
+    loss_mask (B, T): the tokens of the completions that are in the loss; old_logprobs, entropy, token_importance,
+    token_weights, token_advantages: (B, T); advantages: (B,).
     """
 
     batch: CompletionBatch
     advantages: Tensor
+    loss_mask: Tensor
     old_logprobs: Tensor
     entropy: Tensor
     token_importance: Tensor
@@ -29,11 +31,17 @@ class LossInputs:
     token_advantages: Tensor
 
     @classmethod
-    def of(cls, batch: CompletionBatch, advantages: Tensor) -> "LossInputs":
-        """Nothing known but the advantages: every token weighs 1."""
+    def of(cls, batch: CompletionBatch, advantages: Tensor, left_out: Tensor | None = None) -> "LossInputs":
+        """Nothing known but the advantages: every token weighs 1. `left_out` (B,): completions that are not in the loss."""
+        loss_mask = batch.completion_mask if left_out is None else batch.completion_mask & ~left_out[:, None]
         empty = torch.zeros(batch.completion_mask.shape, device=advantages.device)
         weights = torch.ones_like(empty)
-        return cls(batch, advantages, empty, empty.clone(), empty.clone(), weights, advantages[:, None] * weights)
+        token_advantages = advantages[:, None] * weights
+        return cls(batch, advantages, loss_mask, empty, empty.clone(), empty.clone(), weights, token_advantages)
+
+    def contributing(self, reference: PreTrainedModel | None) -> Tensor:
+        """(B,) whether a completion has a gradient: one in the loss has, where its advantage or a KL term gives it one."""
+        return self.loss_mask.any(dim=1) & ((self.advantages != 0) | (reference is not None))
 
 
 def make_optimizer(model: PreTrainedModel, cfg: LearnerConfig) -> torch.optim.AdamW:
@@ -63,14 +71,15 @@ def accumulate_gradient(
 
     `look(rows, scores)`, where given, is called with each micro-batch's forward before its loss and fills these rows of
     `data` in: on the policy one forward serves credit and loss. Rows whose advantage is 0 have no gradient and are left
-    out of the forward, not out of the normaliser (with a reference, that is a KL term, every row has one).
+    out of the forward, not out of the normaliser (with a reference, that is a KL term, every row has one); those outside
+    `data.loss_mask` are left out of both.
     Returns the loss and the shares of clipped tokens and of the approximate KL.
     """
-    mask = data.batch.completion_mask[index]
+    mask = data.loss_mask[index]
     scale = torch.zeros_like(data.old_logprobs)
     scale[index] = loss_scale(mask, cfg.aggregation, max_completion_length)
     totals = {"loss": 0.0, "clipped": 0.0, "approx_kl": 0.0}
-    contributing = index[contributes(data.advantages, reference)[index]]
+    contributing = index[data.contributing(reference)[index]]
     for rows in data.batch.micro_batches(contributing, cfg.micro_batch_size):
         batch, cap = data.batch.rows(rows), cfg.sampler_correction_cap
         scores = score_completions(model, batch, temperature=temperature)
@@ -88,6 +97,7 @@ def accumulate_gradient(
             scale[rows],
             clip_eps_low=cfg.clip_eps_low,
             clip_eps_high=cfg.clip_eps_high,
+            ratio_level=cfg.ratio_level,
             correction=None if cap is None else sampler_correction(old_logprobs, batch.sampler_logprobs, cap),
             ref_logprobs=ref_logprobs,
             kl_coef=cfg.kl_coef,
@@ -96,14 +106,9 @@ def accumulate_gradient(
         totals["loss"] += float(loss.detach())
         for name, value in sums.items():
             totals[name] += float(value)
-    tokens = float(mask.sum())
+    tokens = max(1.0, float(mask.sum()))
     return {
         "train/loss": totals["loss"],
         "train/clip_fraction": totals["clipped"] / tokens,
         "train/approx_kl": totals["approx_kl"] / tokens,
     }
-
-
-def contributes(advantages: Tensor, reference: PreTrainedModel | None) -> Tensor:
-    """(B,) whether a completion of this advantage has a gradient."""
-    return torch.ones_like(advantages, dtype=torch.bool) if reference is not None else advantages != 0
