@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from oar.config import ModelConfig, build
 from oar.errors import ConfigError, DataError
+from oar.lora import ADAPTER_FOLDER, add_adapter, load_adapter
 from oar.tasks.words.base_model import ensure_base_model
 
 
@@ -43,6 +44,20 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise DataError(f"{folder} must hold a tokenizer, but: {str(error).splitlines()[0]}") from error
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
+
+
+def load_trained(cfg: ModelConfig, start: Path, checkpoint: Path | None, seed: int) -> PreTrainedModel:
+    """What a run trains: the starting model, or what `checkpoint` made of it.
+
+    With an adapter the frozen weights are always those of `start`: merged ones would not give the same bytes again.
+    """
+    if cfg.lora is None:
+        return load_policy(checkpoint or start, cfg.dtype)
+    model = load_policy(start, cfg.dtype)
+    add_adapter(model, cfg.lora, seed)
+    if checkpoint is not None:
+        load_adapter(model, checkpoint / ADAPTER_FOLDER)
+    return model
 
 
 def load_policy(folder: Path, dtype: str) -> PreTrainedModel:

@@ -1,7 +1,8 @@
 """Checkpoints that are whole or absent: written beside, verified by hash, moved into place.
 
-A checkpoint is an ordinary Hugging Face folder plus the optimizer's state as safetensors and `state.json`. No random
-state is saved: every draw of a run derives from its seed and step (oar/seeding.py), so there is none.
+A checkpoint is an ordinary Hugging Face folder plus the optimizer's state as safetensors and `state.json`. Where an adapter is
+trained, the folder holds the merged weights, and the adapter stands beside them. No random state is saved: every draw of a
+run derives from its seed and step (oar/seeding.py), so there is none.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oar.config import TrainConfig
 from oar.errors import CheckpointError
+from oar.lora import ADAPTER_FOLDER, has_adapter, merged_weights, save_adapter
 
 OPTIMIZER_FILE = "optimizer.state"  # in safetensors, but not by name: vLLM would load it as weights of the model
 STATE_FILE = "state.json"
@@ -42,12 +44,15 @@ def save_checkpoint(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        model.save_pretrained(temporary)
+        model.save_pretrained(temporary, state_dict=dict(merged_weights(model)))
+        if has_adapter(model):
+            save_adapter(model, temporary / ADAPTER_FOLDER)
         tokenizer.save_pretrained(temporary)
         save_file(_flat_optimizer_state(model, optimizer), temporary / OPTIMIZER_FILE)
-        files = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
+        written = sorted(path for path in temporary.rglob("*") if path.is_file())
+        files = {str(path.relative_to(temporary)): _sha256(path) for path in written}
         (temporary / STATE_FILE).write_text(json.dumps({**state, "step": step, "files": files}, indent=1) + "\n")
-        for path in temporary.iterdir():
+        for path in (*temporary.rglob("*"), temporary):
             _flush_to_disk(path)
         if final.exists():
             shutil.rmtree(final)

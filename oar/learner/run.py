@@ -17,7 +17,7 @@ from oar.learner.collect import grade_rollouts
 from oar.learner.parity import parity_metrics
 from oar.learner.samples import sample_rows
 from oar.learner.step import Learner, StepReport
-from oar.models import load_policy, load_tokenizer
+from oar.models import load_policy, load_tokenizer, load_trained
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.rollout.access import engine_token
 from oar.rollout.client import EngineClient
@@ -37,8 +37,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     # On a GPU some kernels have no deterministic form; there a warning must do.
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
     checkpoint = resumable_checkpoint(folder, cfg)
-    source = checkpoint or start_model
-    model, tokenizer = load_policy(source, cfg.model.dtype), load_tokenizer(source)
+    model = load_trained(cfg.model, start_model, checkpoint, cfg.seed)
+    tokenizer = load_tokenizer(checkpoint or start_model)
     # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
     reference = load_policy(start_model, cfg.model.dtype) if cfg.learner.kl_coef > 0 else None
     client = EngineClient(engine_url, cfg.rollout.request_timeout_s, engine_token(cfg.rollout.token_file))

@@ -45,10 +45,9 @@ class LossInputs:
 
 
 def make_optimizer(model: PreTrainedModel, cfg: LearnerConfig) -> torch.optim.AdamW:
-    """AdamW over all parameters."""
-    return torch.optim.AdamW(
-        model.parameters(), lr=cfg.lr, betas=(cfg.adam_beta1, cfg.adam_beta2), weight_decay=cfg.weight_decay
-    )
+    """AdamW over all parameters that are trained."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=cfg.lr, betas=(cfg.adam_beta1, cfg.adam_beta2), weight_decay=cfg.weight_decay)
 
 
 def learning_rate(cfg: LearnerConfig, update: int) -> float:

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from oar.errors import EngineError, SyncError
+from oar.lora import merged_weights
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 
 _TMPFS = Path("/dev/shm")
@@ -59,7 +60,7 @@ class CheckpointSync:
             )
 
     def _write(self, model: PreTrainedModel) -> None:
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in merged_weights(model)}
         if model.config.tie_word_embeddings:
             state.pop("lm_head.weight", None)  # the same storage as the input embeddings
         try:
