@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from oar.config import TrainConfig
 from oar.errors import CheckpointError
 
-OPTIMIZER_FILE = "optimizer.safetensors"
+OPTIMIZER_FILE = "optimizer.state"  # in safetensors, but not by name: vLLM would load it as weights of the model
 STATE_FILE = "state.json"
 
 
@@ -115,8 +115,13 @@ def load_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def load_optimizer(checkpoint: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
-    """Put the saved optimizer state back; parameters are matched by name."""
-    flat = load_file(checkpoint / OPTIMIZER_FILE)
+    """Put the saved optimizer state back; parameters are matched by name. Raises CheckpointError where it is no safetensors."""
+    try:
+        flat = load_file(checkpoint / OPTIMIZER_FILE)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{checkpoint / OPTIMIZER_FILE} is not in safetensors ({error}); it is not read."
+        ) from error
     for name, parameter in model.named_parameters():
         values = {key.rsplit("/", 1)[1]: value for key, value in flat.items() if key.rsplit("/", 1)[0] == name}
         if values:

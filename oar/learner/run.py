@@ -19,6 +19,7 @@ from oar.learner.samples import sample_rows
 from oar.learner.step import Learner, StepReport
 from oar.models import load_policy, load_tokenizer
 from oar.provenance import ROOT, collect_provenance, git_state
+from oar.rollout.access import engine_token
 from oar.rollout.client import EngineClient
 from oar.rollout.sync import CheckpointSync
 from oar.rollout.types import Sampling
@@ -40,7 +41,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     model, tokenizer = load_policy(source, cfg.model.dtype), load_tokenizer(source)
     # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
     reference = load_policy(start_model, cfg.model.dtype) if cfg.learner.kl_coef > 0 else None
-    client = EngineClient(engine_url, cfg.rollout.request_timeout_s)
+    client = EngineClient(engine_url, cfg.rollout.request_timeout_s, engine_token(cfg.rollout.token_file))
     task, sync = Task.named(tokenizer, cfg.model.marker, cfg.template), CheckpointSync(client, sync_folder)
     learner = Learner(cfg, model, reference, task, client, sync)
     if checkpoint is not None:

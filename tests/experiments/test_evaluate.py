@@ -113,6 +113,29 @@ def test_texts_are_drawn_and_graded(evaluated: Run, tmp_path: Path) -> None:
     assert "already holds an evaluation" in error_line(output)
 
 
+def test_a_template_reaches_prompt_verdict_and_record(evaluated: Run, tmp_path: Path) -> None:
+    code, output = evaluated("a", "template=gsm8k_hash", "evaluation.k=2")
+    assert code == 0, output
+    samples = pd.read_parquet(tmp_path / "a" / "samples.parquet")
+    question = load_benchmark("words1", "final", 1)[0].question
+    asked = f'{question} Let\'s think step by step and output the final answer after "####".\n'
+    assert asked in set(samples["prompt"])
+    assert set(samples["outcome"]) == {"plain"}
+    assert (samples["parsed_answer"] == samples["answer"]).all()
+    assert (samples["parsed_gold"] == samples["gold"]).all()
+    provenance = json.loads((tmp_path / "a" / "evaluation.json").read_text())["provenance"]
+    assert provenance["template"]["name"] == "gsm8k_hash"
+    assert f"gsm8k_hash ({provenance['template']['digest']})" in output
+    code, output = evaluated("b", "template=qwen_math", "evaluation.k=2")  # the server answers in the other form
+    assert code == 0, output
+    boxed = pd.read_parquet(tmp_path / "b" / "samples.parquet")
+    assert set(boxed["outcome"]) == {"no_answer"}
+    assert not boxed["correct"].any()
+    code, output = evaluated("c", "template=mine")
+    assert code == 2
+    assert "template must be one of gsm8k_hash, plain" in error_line(output)
+
+
 @pytest.mark.parametrize(("fault", "sentence"), [("http_500", "HTTP 500"), ("cut", "cut off its answer")])
 def test_a_server_that_fails_on_the_way_loses_nothing(
     fault: str, sentence: str, evaluated: Run, tmp_path: Path

@@ -33,6 +33,8 @@ def error_line(output: str) -> str:
         (["model.path=nowhere", "model.teach=null"], "nowhere"),
         (["tracking.mode=online"], "API key"),
         (["+method.estimator.depth=3"], "depth"),
+        (["template=qwen"], "template must be one of gsm8k_hash, plain, qwen_boxed, qwen_math, r1, but is 'qwen'"),
+        (["evaluation.final_problems=null"], "words1 is generated and has no end"),
     ],
 )
 def test_refused_before_anything_starts(

@@ -6,10 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import psutil
 import pytest
+import requests
 import torch
 
 from oar.errors import EngineError
@@ -17,7 +20,7 @@ from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 from oar.rollout.engine import EngineOptions, VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
 from oar.rollout.types import Rollout, Sampling
-from tests.conftest import EOS, tiny_model
+from tests.conftest import EOS, SECRETS, TOKEN, tiny_model
 
 pytestmark = pytest.mark.engine
 
@@ -26,7 +29,7 @@ PROMPTS = [[1, *range(10 + i, 30 + 2 * i)] for i in range(12)]
 
 @pytest.fixture
 def client(engine: VllmEngine) -> EngineClient:
-    return EngineClient(engine.url, timeout_s=120.0)
+    return EngineClient(engine.url, timeout_s=120.0, token=TOKEN)
 
 
 @pytest.fixture
@@ -63,6 +66,28 @@ def test_what_comes_back_has_the_shape_that_was_asked_for(client: EngineClient, 
             assert EOS not in rollout.completion_ids[:-1]
             reasons.add(rollout.finish_reason)
     assert reasons == {"stop", "length"}
+
+
+def test_completions_end_where_they_are_told_to(client: EngineClient, sync: CheckpointSync) -> None:
+    """At an id, at a string, and at the EOS still; what ended it stays in the ids, and the logprobs are those without it."""
+    ids_that_end, strings_that_end = (17, 40), ("w50w", "w61")  # this tokenizer writes its words without blanks
+    plain = Sampling(4, 1.0, 60)
+    told = replace(plain, stop=strings_that_end, stop_token_ids=ids_that_end)
+    free = client.generate(PROMPTS, plain, seed=1, expected_version=0)
+    ended = client.generate(PROMPTS, told, seed=1, expected_version=0)
+    shorter = 0
+    for before, after in zip(chain(*free), chain(*ended), strict=True):
+        ids = list(before.completion_ids)
+        text = ["".join(f"w{token}" for token in ids[: end + 1]) for end in range(len(ids))]
+        stops = [
+            end for end in range(len(ids)) if ids[end] in ids_that_end or any(s in text[end] for s in strings_that_end)
+        ]
+        length = min([*stops, len(ids) - 1]) + 1
+        assert list(after.completion_ids) == ids[:length]
+        assert after.sampler_logprobs == before.sampler_logprobs[:length]
+        assert after.finish_reason == ("stop" if stops else before.finish_reason)
+        shorter += length < len(ids)
+    assert shorter > 10
 
 
 @pytest.mark.parametrize(("count", "n", "tokens"), [(16, 8, 96), (100, 4, 32)])
@@ -116,6 +141,38 @@ def test_a_push_brings_other_weights_and_their_version(client: EngineClient, syn
         client.generate(PROMPTS, sampling, seed=5, expected_version=0)
     sync.push(tiny_model(0), 0)  # the next run on the same server
     assert client.generate(PROMPTS + long_prompt, sampling, seed=5, expected_version=0) == before
+
+
+def test_no_route_opens_without_the_token(engine: VllmEngine, client: EngineClient) -> None:
+    routes = requests.get(f"{engine.url}/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30).json()
+    assert {"/collective_rpc", "/v1/completions", "/pause", "/update_weights", "/health"} <= set(routes["paths"])
+    for route, methods in routes["paths"].items():
+        for method in methods:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+                answer = requests.request(method, engine.url + route, headers=headers, json={}, timeout=30)
+                assert answer.status_code == 401, f"{method} {route}"
+    with pytest.raises(EngineError, match=r"HTTP 401: .*OAR_ENGINE_TOKEN"):
+        EngineClient(engine.url, 30.0).weight_version()
+    assert client.health()
+
+
+def test_web_pages_are_kept_out(engine: VllmEngine) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Origin": "http://localhost:3000"}
+    assert requests.post(f"{engine.url}/collective_rpc", headers=headers, json={}, timeout=30).status_code == 403
+
+
+def test_no_secret_is_where_others_see_it(engine: VllmEngine) -> None:
+    """Not on a command line, not in the log; and the engine itself gets none but its own token."""
+    guardian = psutil.Process(engine._process.pid)  # type: ignore[union-attr]
+    family = [guardian, *guardian.children(recursive=True)]
+    told = " ".join(word for process in family for word in process.cmdline()) + engine.tail(10**6)
+    server = family[1].environ()
+    assert "vllm.entrypoints.openai.api_server" in family[1].cmdline()
+    assert server["OAR_ENGINE_TOKEN"] == TOKEN
+    for secret in (TOKEN, *SECRETS.values()):
+        assert secret not in told
+        assert secret == TOKEN or secret not in server.values()
+    assert server["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "0"
 
 
 def test_a_server_that_was_killed_leaves_nothing(tiny_model_dir: Path, tmp_path: Path) -> None:

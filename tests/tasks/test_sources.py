@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 
 from oar.config import TrainConfig, build, validated
 from oar.errors import ConfigError, DataError
-from oar.tasks.sources import DatasetSource, WordsSource, load_benchmarks, refuse_contaminated
+from oar.tasks.problem import Problem, ProblemSet
+from oar.tasks.sources import DatasetSource, WordsSource, load_benchmarks, refuse_contaminated, refuse_unreadable
 from tests.test_config import composed
 
 PUBLIC = Path(__file__).parents[1] / "data" / "public"
@@ -152,6 +153,14 @@ def test_contaminated_data_is_refused_unless_the_benchmark_is_named() -> None:
     refuse_contaminated(train, cfg.benchmark, ["amc23"])
     refuse_contaminated(source(), cfg.benchmark, [])
     refuse_contaminated(WordsSource(["words1"]), cfg.benchmark, [])
+
+
+def test_a_gold_answer_that_cannot_be_compared_is_named() -> None:
+    good = ProblemSet("mine", [Problem("1", "?", r"\frac12", "mine")], {})
+    refuse_unreadable([good])
+    bad = ProblemSet("theirs", [*good.problems, Problem("7b", "?", r"\frac{1}{", "theirs")], {})
+    with pytest.raises(DataError, match=r"Problem 7b of theirs: the gold answer must be"):
+        refuse_unreadable([good, bad])
 
 
 def test_what_is_allowed_changes_no_step() -> None:
