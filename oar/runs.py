@@ -63,6 +63,9 @@ def read_run(folder: Path) -> Run:
     provenance = json.loads(files[1].read_text(encoding="utf-8")).get("provenance")
     if not isinstance(settings, DictConfig) or not isinstance(provenance, dict):
         raise DataError(f"{folder} must hold config.yaml and evaluation.json of a run, but these are something else.")
+    missing = {"identity", "measure", "step"} - set(provenance)
+    if missing:
+        raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")
     return Run(folder, settings, provenance)
 
 

@@ -6,6 +6,7 @@ Only columns that are named as the paper's hold what the paper says; everything 
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -107,7 +108,12 @@ def _record(rows: pd.DataFrame) -> str:
 def _origins(text: str) -> str:
     """By set where its problems come from."""
     sets = json.loads(text) if text else {}
-    return "; ".join(f"{name}: {', '.join(f'{k} {v}' for k, v in about.items() if v)}" for name, about in sets.items())
+    return "; ".join(f"{name}: {', '.join(map(_fact, about.items()))}" for name, about in sets.items())
+
+
+def _fact(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
 def _distinct(texts: Iterable[str]) -> str:

@@ -352,6 +352,10 @@ def test_runs_that_were_measured_otherwise_are_refused(tmp_path: Path) -> None:
         ledger([claim("overhead", "grpo", "grpo")], [first])
     with pytest.raises(DataError, match=r"config\.yaml is missing"):
         read_run(tmp_path)
+    record = first.folder / "evaluation.json"
+    record.write_text(record.read_text().replace('"measure"', '"other"'))
+    with pytest.raises(DataError, match="does not say measure"):
+        read_run(first.folder)
 
 
 def test_a_claims_file_that_names_nothing_known_is_refused(tmp_path: Path) -> None:
