@@ -82,6 +82,7 @@ def test_every_key_has_a_comment():
         ("model.lora={r: 0, alpha: 8, targets: [q_proj]}", "model.lora.r"),
         ("model.lora={r: 4, alpha: 8, targets: []}", "model.lora.targets"),
         ("model.lora={r: 4, alpha: 8, targets: [q_proj], dropout: 0.1}", "dropout"),
+        ("learner.max_refills=-1", "learner.max_refills"),
         ("learner.lr=fast", "learner.lr"),
         ("learner.adam_beta1=1.5", "learner.adam_beta1"),
         ("model.dtype=bfloat16", "model.dtype"),

@@ -28,6 +28,7 @@ class LearnerConfig:
     steps: int
     batch_size: int
     num_generations: int
+    max_refills: int
     updates_per_rollout: int
     micro_batch_size: int
     divide_by_std: bool
@@ -59,6 +60,7 @@ class LearnerConfig:
             f"a positive multiple of learner.num_generations ({self.num_generations})",
             self.batch_size,
         )
+        require(self.max_refills >= 0, "learner.max_refills", "0 or more", self.max_refills)
         groups = self.batch_size // self.num_generations
         require(
             self.updates_per_rollout >= 1 and groups % self.updates_per_rollout == 0,

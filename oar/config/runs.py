@@ -36,6 +36,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         one_of("resume", self.resume, ("never", "auto"))
         require(
+            self.method.reward == "answer" or self.learner.max_refills == 0,
+            "learner.max_refills",
+            "0 where method.reward=random, since whether a group is right or wrong says nothing there",
+            self.learner.max_refills,
+        )
+        require(
             self.learner.overlong != "soft_penalty" or self.learner.overlong_buffer < self.rollout.max_new_tokens,
             "learner.overlong_buffer",
             f"below rollout.max_new_tokens ({self.rollout.max_new_tokens})",

@@ -105,7 +105,9 @@ def verify_sync(learner: Learner) -> None:
     """Give the engine the learner's weights and prove by logprobs that it has them, before anything builds on it."""
     learner.sync.push(learner.model, learner.step)
     problems = learner.source.problems(0, 0, 1)
-    graded = grade_rollouts(problems, learner.generate(problems), learner.task, learner.model.device)
+    seed = derive_seed(learner.cfg.seed, "sampling", learner.step)
+    groups = learner.sampler.generate(problems, seed=seed, version=learner.step)
+    graded = grade_rollouts(problems, groups, learner.task, learner.model.device)
     with torch.no_grad():
         scores = score_completions(learner.model, graded.batch, temperature=learner.cfg.rollout.temperature)
     bound = learner.cfg.sync.max_logprob_diff

@@ -4,9 +4,7 @@ Left out of GRPO on purpose: several epochs over a batch of rollouts, and (unles
 groups whose rewards are all equal, since their advantage is 0.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,16 +18,16 @@ from oar.credit import assign_credit
 from oar.errors import DataError
 from oar.gating import bilevel_weights, weight_metrics
 from oar.importance.base import CreditInputs
-from oar.learner.collect import GradedBatch, grade_rollouts
+from oar.learner.clock import Clock
+from oar.learner.collect import GradedBatch, collate_groups
+from oar.learner.groups import GroupSampler
 from oar.learner.parity import parity_metrics
 from oar.learner.update import LossInputs, accumulate_gradient, learning_rate, make_optimizer
 from oar.probes import make_probe
 from oar.rollout.client import EngineClient
 from oar.rollout.sync import CheckpointSync
-from oar.rollout.types import Rollout, Sampling
 from oar.scoring import Scores, score_completions
 from oar.seeding import derive_seed, generator
-from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 
 
@@ -59,6 +57,7 @@ class Learner:
         self.task, self.client, self.sync = task, client, sync
         self.step = 0
         self.source = build("data.source", cfg.data.source)
+        self.sampler = GroupSampler(cfg, task, client, self.source)
         self.estimator = build("method.estimator", cfg.method.estimator)
         gating = cfg.gating
         self.gate = partial(
@@ -75,11 +74,9 @@ class Learner:
     def training_step(self) -> StepReport:
         """Run one step; afterwards the engine holds the new weights under version `step`."""
         cfg, clock = self.cfg.learner, Clock()
-        with clock("generation"):
-            problems = self.source.problems(self.cfg.seed, self.step, cfg.batch_size // cfg.num_generations)
-            groups = self.generate(problems)
+        drawn = self.sampler.draw(self.step, self.step, clock)
         with clock("grading"):
-            graded = grade_rollouts(problems, groups, self.task, self.model.device)
+            graded = collate_groups(drawn.groups, self.task, self.model.device)
             advantages = group_advantages(
                 self.rewards(graded),
                 cfg.num_generations,
@@ -98,17 +95,8 @@ class Learner:
         self.step += 1
         with clock("sync"):
             self.sync.push(self.model, self.step)
-        return StepReport(batch_metrics(graded, data, cfg.num_generations) | update, clock.seconds(), graded, data)
-
-    def generate(self, problems: Sequence[Problem]) -> list[list[Rollout]]:
-        """Completions of each problem, drawn by the engine with the weights of this step."""
-        rollout = self.cfg.rollout
-        return self.client.generate(
-            [self.task.encode_prompt(problem) for problem in problems],
-            self.task.ending(Sampling(self.cfg.learner.num_generations, rollout.temperature, rollout.max_new_tokens)),
-            seed=derive_seed(self.cfg.seed, "sampling", self.step),
-            expected_version=self.step,
-        )
+        metrics = batch_metrics(graded, data, cfg.num_generations) | drawn.metrics | update
+        return StepReport(metrics, clock.seconds(), graded, data)
 
     def rewards(self, graded: GradedBatch) -> Tensor:
         """(B,): 1 for a right answer (for the control `reward=random` the toss of a coin), less what its length costs."""
@@ -121,7 +109,7 @@ class Learner:
             rewards = rewards + overlong_penalty(graded.batch.completion_lengths, longest, buffer)
         return rewards
 
-    def look(self, graded: GradedBatch, data: LossInputs, clock: "Clock", rows: Tensor, scores: Scores) -> None:
+    def look(self, graded: GradedBatch, data: LossInputs, clock: Clock, rows: Tensor, scores: Scores) -> None:
         """Take from the forward of some completions what the loss needs of them: old logprobs, and each token's credit."""
         with clock("importance"):
             inputs = CreditInputs(
@@ -188,30 +176,6 @@ class Learner:
         """How far sampler and learner are apart. Raises SyncError where it is too far."""
         bound = self.cfg.sync.max_logprob_diff
         return parity_metrics(data.batch.sampler_logprobs, data.old_logprobs, data.batch.completion_mask, bound=bound)
-
-
-class Clock:
-    """Seconds per stage of a step; a stage inside another is not counted twice."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._stages: dict[str, float] = {}
-        self._open: list[str] = []
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        started = time.perf_counter()
-        self._open.append(stage)
-        yield
-        self._open.pop()
-        seconds = time.perf_counter() - started
-        self._stages[stage] = self._stages.get(stage, 0.0) + seconds
-        if self._open:
-            self._stages[self._open[-1]] = self._stages.get(self._open[-1], 0.0) - seconds
-
-    def seconds(self) -> dict[str, float]:
-        """Every stage, and the total since the clock was made."""
-        return self._stages | {"total": time.perf_counter() - self._started}
 
 
 def batch_metrics(graded: GradedBatch, data: LossInputs, num_generations: int) -> dict[str, float]:

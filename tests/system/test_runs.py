@@ -76,6 +76,7 @@ def test_interrupted_run_goes_on_to_the_same_bytes(base_engine: VllmEngine, tmp_
     options = (
         *SMALL,
         "method=oar_g",
+        "learner.max_refills=1",  # these too must follow from the step
         "learner.checkpoint_every=2",
         "tracking=disabled",
         f"rollout.url={base_engine.url}",
