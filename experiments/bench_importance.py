@@ -162,7 +162,7 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
     def measure() -> Case:
         learner = learner_of(GRPO)
         learner.sync.push(learner.model, learner.step)
-        drawn = learner.sampler.draw(learner.step, learner.step, Clock())
+        drawn = learner.groups.take(learner.step, Clock())
         graded = collate_groups(drawn.groups, learner.task, learner.model.device)
         advantages = group_advantages(
             graded.rewards,

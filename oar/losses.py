@@ -86,5 +86,16 @@ def policy_loss(
 
 
 def sampler_correction(old_logprobs: Tensor, sampler_logprobs: Tensor, cap: float) -> Tensor:
-    """Truncated importance sampling for the sampler/learner mismatch: min(exp(old - sampler), cap), (B, T)."""
+    """Truncated importance sampling for what the learner did not draw itself: min(exp(old - sampler), cap), (B, T).
+
+    Three policies meet in the loss: mu, which drew the completions (`sampler_logprobs`: the engine's arithmetic, and with
+    `rollout.max_staleness` 1 the weights of one update ago); pi_old, the learner before its update (`old_logprobs`, always scored
+    anew by the learner); and pi, which is being updated. The objective is that of decoupled PPO (arXiv 2110.00641, for
+    language models arXiv 2505.24298), with a truncated weight:
+        sum over y_t ~ mu of  min(pi_old / mu, cap) x min(r A, clip(r) A),   r = pi / pi_old.
+    What an update may change is measured from pi_old and what was drawn is reweighted from mu. Were mu to stand for pi_old, as
+    in plain PPO, stale completions would be half clipped before the first step, and each update would be held near the older
+    policy. The weight is a constant of the gradient. It is taken token by token: that the tokens before were drawn by mu as
+    well is left uncorrected, as is usual, for a product over a completion has no usable variance.
+    """
     return (old_logprobs - sampler_logprobs).exp().clamp(max=cap)

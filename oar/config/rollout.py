@@ -22,6 +22,7 @@ class RolloutConfig:
     request_timeout_s: float
     temperature: float
     max_new_tokens: int
+    max_staleness: int
 
     def __post_init__(self) -> None:
         secret_in_url = self.url is not None and urlsplit(self.url).username is not None
@@ -36,6 +37,7 @@ class RolloutConfig:
             f"above 0 and below rollout.max_model_len ({self.max_model_len})",
             self.max_new_tokens,
         )
+        require(self.max_staleness in (0, 1), "rollout.max_staleness", "0 or 1", self.max_staleness)
         require(self.startup_timeout_s > 0, "rollout.startup_timeout_s", "above 0", self.startup_timeout_s)
         require(self.request_timeout_s > 0, "rollout.request_timeout_s", "above 0", self.request_timeout_s)
         require(self.threads >= 1, "rollout.threads", "1 or more", self.threads)

@@ -42,6 +42,12 @@ class TrainConfig:
             self.learner.max_refills,
         )
         require(
+            self.rollout.max_staleness == 0 or self.learner.sampler_correction_cap is not None,
+            "learner.sampler_correction_cap",
+            "a number (docs/METHOD.md §1: 2) where rollout.max_staleness is not 0, for what older weights drew",
+            None,
+        )
+        require(
             self.learner.overlong != "soft_penalty" or self.learner.overlong_buffer < self.rollout.max_new_tokens,
             "learner.overlong_buffer",
             f"below rollout.max_new_tokens ({self.rollout.max_new_tokens})",

@@ -16,8 +16,10 @@ from oar.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The groups of a step, and what is to be logged of how they came about."""
+    """The groups of step `step`, drawn with weights `version`, and what is to be logged of how they came about."""
 
+    step: int
+    version: int
     groups: list[GradedGroup]
     metrics: dict[str, float]
 
@@ -51,7 +53,7 @@ class GroupSampler:
             drawn += fresh
             for slot, group in zip(idle, fresh, strict=True):
                 groups[slot] = group
-        return Drawn(groups, self._metrics(groups, drawn) if learner.max_refills else {})
+        return Drawn(step, version, groups, self._metrics(groups, drawn) if learner.max_refills else {})
 
     def generate(self, problems: Sequence[Problem], *, seed: int, version: int) -> list[list[Rollout]]:
         """Completions of each problem."""

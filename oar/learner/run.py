@@ -63,8 +63,11 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     verify_sync(learner)
     if checkpoint is None:
         tracker.log(0, curve_point(learner).metrics())
+    first = learner.step + 1
     while learner.step < cfg.learner.steps:
         report = learner.training_step()
+        if cfg.rollout.max_staleness > 0 and (learner.step == first or learner.step % cfg.evaluation.curve_every == 0):
+            check_engine(learner)  # the completions of a step are of other weights than the learner's: they do not tell
         step, metrics = learner.step, dict(report.metrics)
         evaluating = time.perf_counter()
         if step % cfg.evaluation.curve_every == 0:
@@ -104,9 +107,14 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
 def verify_sync(learner: Learner) -> None:
     """Give the engine the learner's weights and prove by logprobs that it has them, before anything builds on it."""
     learner.sync.push(learner.model, learner.step)
+    check_engine(learner)
+
+
+def check_engine(learner: Learner) -> None:
+    """Draw a few completions and compare their logprobs with the learner's. Raises SyncError where the weights differ."""
     problems = learner.source.problems(0, 0, 1)
     seed = derive_seed(learner.cfg.seed, "sampling", learner.step)
-    groups = learner.sampler.generate(problems, seed=seed, version=learner.step)
+    groups = learner.groups.sampler.generate(problems, seed=seed, version=learner.step)
     graded = grade_rollouts(problems, groups, learner.task, learner.model.device)
     with torch.no_grad():
         scores = score_completions(learner.model, graded.batch, temperature=learner.cfg.rollout.temperature)

@@ -4,6 +4,7 @@ Left out of GRPO on purpose: several epochs over a batch of rollouts, and (unles
 groups whose rewards are all equal, since their advantage is 0.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from oar.credit import assign_credit
 from oar.errors import DataError
 from oar.gating import bilevel_weights, weight_metrics
 from oar.importance.base import CreditInputs
+from oar.learner.ahead import GroupStream
 from oar.learner.clock import Clock
 from oar.learner.collect import GradedBatch, collate_groups
 from oar.learner.groups import GroupSampler
@@ -57,7 +59,7 @@ class Learner:
         self.task, self.client, self.sync = task, client, sync
         self.step = 0
         self.source = build("data.source", cfg.data.source)
-        self.sampler = GroupSampler(cfg, task, client, self.source)
+        self.groups = GroupStream(GroupSampler(cfg, task, client, self.source))
         self.estimator = build("method.estimator", cfg.method.estimator)
         gating = cfg.gating
         self.gate = partial(
@@ -74,7 +76,7 @@ class Learner:
     def training_step(self) -> StepReport:
         """Run one step; afterwards the engine holds the new weights under version `step`."""
         cfg, clock = self.cfg.learner, Clock()
-        drawn = self.sampler.draw(self.step, self.step, clock)
+        drawn = self.groups.take(self.step, clock)
         with clock("grading"):
             graded = collate_groups(drawn.groups, self.task, self.model.device)
             advantages = group_advantages(
@@ -85,13 +87,14 @@ class Learner:
             )
         data = LossInputs.of(graded.batch, advantages, graded.truncated if cfg.overlong == "mask" else None)
         look = partial(self.look, graded, data, clock)
-        # With one update the weights that sampled are the weights that are updated: one forward scores, credits and learns.
-        on_policy = cfg.updates_per_rollout == 1
-        with clock("scoring"):
-            idle = ~data.contributing(self.reference)  # the update runs no forward for these
-            self.score(data, look, idle if on_policy else torch.ones_like(idle))
-        with clock("update"):
-            update = self.update(data, look if on_policy else None)
+        # With one update the weights that score are the weights that are updated: one forward scores, credits and learns.
+        one_forward = cfg.updates_per_rollout == 1
+        with self.groups.drawing_next(self.step, clock):
+            with clock("scoring"):
+                idle = ~data.contributing(self.reference)  # the update runs no forward for these
+                self.score(data, look, idle if one_forward else torch.ones_like(idle))
+            with clock("update"):
+                update = self.update(data, look if one_forward else None, drawn.version)
         self.step += 1
         with clock("sync"):
             self.sync.push(self.model, self.step)
@@ -142,8 +145,8 @@ class Learner:
         for rows in data.batch.micro_batches(which.nonzero()[:, 0], self.cfg.learner.micro_batch_size):
             look(rows, score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature))
 
-    def update(self, data: LossInputs, look: Callable[[Tensor, Scores], None] | None) -> dict[str, float]:
-        """`updates_per_rollout` optimizer steps, each on its share of whole groups.
+    def update(self, data: LossInputs, look: Callable[[Tensor, Scores], None] | None, version: int) -> dict[str, float]:
+        """`updates_per_rollout` optimizer steps on completions of weights `version`, each on its share of whole groups.
 
         Raises DataError on a gradient that is not finite, SyncError where sampler and learner disagree.
         """
@@ -164,7 +167,7 @@ class Learner:
                 look=look,
             )
             # Every completion has been scored by now, and no weight has moved.
-            parity = self.parity(data)
+            parity = self.parity(data, version)
             norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.max_grad_norm))
             if not torch.isfinite(torch.tensor(norm)):
                 raise DataError(f"The gradient of step {self.step} is {norm}: lower learner.lr or look at the rewards.")
@@ -172,9 +175,12 @@ class Learner:
             reports.append(report | parity | {"train/grad_norm": norm, "train/lr": lr})
         return {name: sum(report[name] for report in reports) / len(reports) for name in reports[0]}
 
-    def parity(self, data: LossInputs) -> dict[str, float]:
-        """How far sampler and learner are apart. Raises SyncError where it is too far."""
-        bound = self.cfg.sync.max_logprob_diff
+    def parity(self, data: LossInputs, version: int) -> dict[str, float]:
+        """How far sampler and learner are apart. Raises SyncError where it is too far for one and the same weights.
+
+        Weights of an older version differ by what was learned since, for which there is no bound.
+        """
+        bound = self.cfg.sync.max_logprob_diff if version == self.step else math.inf
         return parity_metrics(data.batch.sampler_logprobs, data.old_logprobs, data.batch.completion_mask, bound=bound)
 
 

@@ -87,6 +87,21 @@ def test_gradient_is_that_of_the_textbook_objective():
     assert report["train/approx_kl"] == pytest.approx(0.0, abs=1e-9)
 
 
+def test_stale_completions_have_the_gradient_of_decoupled_ppo():
+    """Drawn by mu, scored anew by the learner: -min(pi_old / mu, cap) A d log pi, whatever mu is, and nothing is clipped."""
+    model = tiny_model()
+    data = loss_inputs(model, rows=4)
+    stale = data.old_logprobs + torch.randn(data.old_logprobs.shape, generator=torch.Generator().manual_seed(3))
+    data.batch = replace(data.batch, sampler_logprobs=stale)
+    found, report = gradient(model, data, replace(CFG, sampler_correction_cap=2.0))
+    assert report["train/clip_fraction"] == 0.0
+    weight = (data.old_logprobs - stale).exp().clamp(max=2.0)
+    assert float((weight == 2.0).float().mean()) > 0.1
+    data.token_advantages = weight * data.token_advantages
+    expected, _ = gradient(model, data, CFG)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "constant"])
 @pytest.mark.parametrize("with_reference", [False, True])
 def test_completions_left_out_are_as_if_they_had_not_been_drawn(aggregation, with_reference):

@@ -102,6 +102,25 @@ def test_interrupted_run_goes_on_to_the_same_bytes(base_engine: VllmEngine, tmp_
         assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
 
 
+def test_the_next_batch_is_drawn_during_the_update(base_engine: VllmEngine, tmp_path: Path) -> None:
+    """Stale completions differ from the learner by what it has learned since, and the run repeats to the byte all the same."""
+    options = (*SMALL, "learner.steps=3", "learner.lr=1e-3", "learner.warmup_steps=0", "tracking=disabled")
+    options += ("rollout.max_staleness=1", "learner.sampler_correction_cap=2", f"rollout.url={base_engine.url}")
+    for name in ("one", "two"):
+        code, output = run("train", *options, f"output_dir={tmp_path / name}")
+        assert code == 0, output
+    assert (tmp_path / "one" / "metrics.jsonl").read_bytes() == (tmp_path / "two" / "metrics.jsonl").read_bytes()
+    first, *others = lines(tmp_path / "one" / "metrics.jsonl")[1:]
+    assert first["train/staleness"] == 0
+    assert first["train/sampler_logprob_diff_mean"] < 1e-5
+    for line in others:
+        assert line["train/staleness"] == 1
+        assert line["train/dropped_completions"] == 0
+        assert (
+            line["train/sampler_logprob_diff_mean"] > 1e-3
+        )  # sync.max_logprob_diff, which is for one and the same weights
+
+
 def test_a_run_of_its_own_engine_leaves_nothing_when_the_engine_dies(base_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start("train", *SMALL, "learner.steps=50", "tracking=disabled", f"output_dir={folder}")
