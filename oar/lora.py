@@ -33,9 +33,11 @@ def add_adapter(model: PreTrainedModel, cfg: LoraConfig, seed: int) -> None:
     """Freeze the model and put an adapter beside each layer that `cfg.targets` names; it changes nothing until trained.
 
     A is drawn as peft and the paper do it (Kaiming uniform), from `seed` alone; B is 0. Raises ConfigError for a target that no
-    linear layer is called.
+    linear layer of the decoder is called.
     """
-    linear = {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    # Without the head: its weight is read block by block, past any adapter (oar/projection.py).
+    layers = model.base_model.named_modules()
+    linear = {name.rsplit(".", 1)[-1] for name, module in layers if isinstance(module, nn.Linear)}
     if wrong := sorted(set(cfg.targets) - linear):
         known = ", ".join(sorted(linear))
         raise ConfigError(f"model.lora.targets must name linear layers of the model ({known}), but names {wrong[0]!r}.")

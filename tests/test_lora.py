@@ -163,7 +163,7 @@ def test_an_adapter_follows_from_its_seed_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("wrong", ["query", "norm", "embed_tokens"])
+@pytest.mark.parametrize("wrong", ["query", "norm", "embed_tokens", "lm_head"])
 def test_targets_that_are_no_linear_layers_are_refused(wrong):
     with pytest.raises(ConfigError, match=rf"model\.lora\.targets must name linear layers .*q_proj.*{wrong}"):
         add_adapter(tiny_model(), replace(CFG, targets=["q_proj", wrong]), 0)
