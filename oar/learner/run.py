@@ -27,7 +27,7 @@ from oar.scoring import score_completions
 from oar.seeding import derive_seed
 from oar.tasks.sources import load_benchmarks
 from oar.tasks.task import Task
-from oar.tracking import start_tracker
+from oar.tracking import Tracker, start_tracker
 
 
 def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: str, sync_folder: Path) -> None:
@@ -47,16 +47,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     if checkpoint is not None:
         load_optimizer(checkpoint, model, learner.optimizer)
         learner.step = checkpoint_step(checkpoint)
-    tracker = start_tracker(
-        folder,
-        mode=cfg.tracking.mode,  # type: ignore[arg-type]  # validated
-        project=cfg.tracking.project,
-        group=cfg.tracking.group,
-        name=folder.name,
-        job_type=cfg.method.name,
-        tags=[cfg.profile, cfg.method.name, cfg.gating.name, cfg.probe.name],
-        config=asdict(cfg),
-    )
+    tracker = make_tracker(cfg, folder)
     tracker.resume(-1 if checkpoint is None else learner.step)
     print(batch_arithmetic(cfg), flush=True)
 
@@ -99,6 +90,20 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     result.save(folder, provenance)
     tracker.finish()
     print(result.table(), flush=True)
+
+
+def make_tracker(cfg: TrainConfig, folder: Path) -> Tracker:
+    """Where the run's metrics go."""
+    return start_tracker(
+        folder,
+        mode=cfg.tracking.mode,  # type: ignore[arg-type]  # validated
+        project=cfg.tracking.project,
+        group=cfg.tracking.group,
+        name=folder.name,
+        job_type=cfg.method.name,
+        tags=[cfg.profile, cfg.method.name, cfg.gating.name, cfg.probe.name],
+        config=asdict(cfg),
+    )
 
 
 def verify_sync(learner: Learner) -> None:
