@@ -179,7 +179,7 @@ def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> N
     table = pd.read_csv(tmp_path / "table1.csv")
     assert list(table.columns) == ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
     assert set(table["method"]) == {"base", "grpo"}
-    for name in ("table1.md", "table1.png", "curves.png", "provenance.json"):
+    for name in ("table1.md", "claims.csv", "table1.png", "curves.png", "provenance.json"):
         assert (tmp_path / name).stat().st_size > 0
 
     (tmp_path / "table1.csv").unlink()
