@@ -4,7 +4,7 @@ The completions are those that the run kept. What it logged of them is shown as 
 the run's nearest checkpoint, and with the weights of `against`. Without a checkpoint the page shows what was logged.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class InspectConfig:
 
     run: str | None
     step: int | None
-    model: str | None
+    checkpoint: str | None
     against: str | None
     signals: dict[str, list[str]]
     threads: int
@@ -54,34 +54,38 @@ class InspectConfig:
 def main(config: DictConfig) -> None:
     """Read the run, compute what is missing, write the page."""
     with explain_errors():
-        cfg = validated(config, InspectConfig)
-        started, git, run = datetime.now(UTC), git_state(ROOT), Path(str(cfg.run))
+        cfg, started, git = validated(config, InspectConfig), datetime.now(UTC), git_state(ROOT)
+        run = Path(str(cfg.run))
         settings = validated(OmegaConf.load(run / "config.yaml"), TrainConfig)
-        methods = {name: method_of(overrides) for name, overrides in cfg.signals.items()}
-        methods[settings.method.name] = settings.method
         torch.set_num_threads(cfg.threads)
-
-        step, samples = read_samples(run, cfg.step)
-        signals, notes = logged_signals(samples, settings), []
-        for folder in weights(cfg, run, step):
-            source = name_of(folder, run)
-            notes.append(f"{source}: signals computed anew with {origin(folder, step)}.")
-            task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
-            model = load_policy(folder, settings.model.dtype)
-            signals += model_signals(model, task, samples, settings, methods, step=step, source=source)
-        if not notes:
-            notes.append("The run keeps no checkpoint, so the page shows what it logged; model=FOLDER computes more.")
-        provenance = collect_provenance(asdict(cfg), started=started, git=git)
-        title = f"Credit inspector: {run.resolve().name}, step {step}"
-        page = InspectorPage(title, facts(settings, step, samples), notes, samples, signals, provenance)
+        step, page = make_page(cfg, run, settings)
+        page = replace(page, provenance=collect_provenance(asdict(cfg), started=started, git=git))
         path = (run / "inspector" if cfg.output_dir is None else Path(cfg.output_dir)) / f"step_{step:06d}.html"
         write_text_atomic(path, inspector_html(page))
-        print(f"{path}: {len(samples)} completions, {len(signals)} signals")
+        print(f"{path}: {len(page.samples)} completions, {len(page.signals)} signals")
         if cfg.wandb and settings.tracking.mode != "disabled":
             with locked(run):  # two processes may not write one W&B run
                 tracker = make_tracker(settings, run)
                 tracker.log_file(f"inspector-step_{step:06d}", path)
                 tracker.finish()
+
+
+def make_page(cfg: InspectConfig, run: Path, settings: TrainConfig) -> tuple[int, InspectorPage]:
+    """The training step that is shown, and the page without its provenance."""
+    methods = {name: method_of(overrides) for name, overrides in cfg.signals.items()}
+    methods[settings.method.name] = settings.method
+    step, samples = read_samples(run, cfg.step)
+    signals, notes = logged_signals(samples, settings), []
+    for folder in weights(cfg, run, step):
+        source = name_of(folder, run)
+        notes.append(f"{source}: signals computed anew with {origin(folder, step)}.")
+        task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
+        model = load_policy(folder, settings.model.dtype)
+        signals += model_signals(model, task, samples, settings, methods, step=step, source=source)
+    if not notes:
+        notes.append("The run keeps no checkpoint, so the page shows what it logged; checkpoint=FOLDER computes more.")
+    title = f"Credit inspector: {run.resolve().name}, step {step}"
+    return step, InspectorPage(title, facts(settings, step, samples), notes, samples, signals, {})
 
 
 def method_of(overrides: list[str]) -> MethodConfig:
@@ -97,13 +101,13 @@ def method_of(overrides: list[str]) -> MethodConfig:
 
 def weights(cfg: InspectConfig, run: Path, step: int) -> list[Path]:
     """The folders of the weights to compute signals with. Raises ConfigError where one that was asked for is not there."""
-    own = nearest_checkpoint(run, step) if cfg.model is None else Path(cfg.model)
+    own = nearest_checkpoint(run, step) if cfg.checkpoint is None else Path(cfg.checkpoint)
     other = None if cfg.against is None else nearest_checkpoint(Path(cfg.against), step) or Path(cfg.against)
     found = [folder for folder in (own, other) if folder is not None]
     for folder in found:
         if not (folder / "config.json").is_file():
             raise ConfigError(
-                f"model and against must be folders of weights, or of a run that keeps some, but {folder} is not."
+                f"checkpoint and against must be folders of weights, or of a run that keeps some, but {folder} is not."
             )
     return found
 

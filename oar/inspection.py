@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from oar.attribution import spearman
+from oar.attribution import mid_ranks
 from oar.errors import DataError
 
 Kind = Literal["weight", "advantage", "amount", "ratio", "mark"]
@@ -55,17 +55,16 @@ def rank_agreement(
     By the places of the two in `signals`, the first below the second. None where a signal has one value throughout, and so
     no order.
     """
-    found = {}
-    for second, other in enumerate(signals):
-        for first, one in enumerate(signals[:second]):
-            if one.kind in RANKED and other.kind in RANKED:
-                found[first, second] = [
-                    _spearman(one.ranked(row, count), other.ranked(row, count))
-                    for row, count in enumerate(reasoning_tokens)
-                ]
+    ranked = [at for at, signal in enumerate(signals) if signal.kind in RANKED]
+    pairs = [(one, other) for other in ranked for one in ranked if one < other]
+    found: dict[tuple[int, int], list[float | None]] = {pair: [None] * len(reasoning_tokens) for pair in pairs}
+    for row, count in enumerate(reasoning_tokens):
+        values = {at: signals[at].ranked(row, count) for at in ranked}
+        ordered = [at for at in ranked if len(values[at]) and np.ptp(values[at]) > 0]
+        if len(ordered) < 2:
+            continue
+        table = np.corrcoef([mid_ranks(values[at]) for at in ordered])
+        for second, other in enumerate(ordered):
+            for first, one in enumerate(ordered[:second]):
+                found[one, other][row] = float(table[first, second])
     return found
-
-
-def _spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    orderless = any(not len(values) or np.ptp(values) == 0 for values in (one, other))
-    return None if orderless else spearman(one, other)

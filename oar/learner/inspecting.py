@@ -20,8 +20,8 @@ from oar.learner.gate import make_gate
 from oar.learner.samples import Sample
 from oar.losses import clipped_tokens
 from oar.probes import make_probe
-from oar.segments import Segments
 from oar.seeding import derive_seed
+from oar.segments import Segments
 from oar.tasks.task import Task
 
 LOGGED = "as the run logged it"

@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const SCALES = {
   weight: { edges: [0.125, 0.25, 0.5, 0.8, 1.25, 1.75, 2.5, 4], map: "d" },
-  ratio: { edges: [0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.25, 2], map: "d" },
+  ratio: { edges: [0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.2, 2], map: "d" },
   advantage: { shares: [-0.6, -0.3, -0.1, -0.01, 0.01, 0.1, 0.3, 0.6], map: "d" },
   amount: { shares: [1, 2, 3, 4, 5, 6, 7, 8].map((part) => part / 9), map: "s" },
 };
