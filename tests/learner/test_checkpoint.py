@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oar.errors import CheckpointError
-from oar.learner.checkpoint import latest_checkpoint, load_optimizer, load_state, save_checkpoint
+from oar.learner.checkpoint import OPTIMIZER_FOLDER, latest_checkpoint, load_state, save_checkpoint
+from oar.learner.optimizer_state import load_optimizer
 from oar.tasks.words import build_tokenizer
 from tests.models import tiny_model
 
@@ -39,7 +40,7 @@ def test_restored_run_continues_exactly(tmp_path):
     assert load_state(checkpoint)["step"] == 3
     restored = AutoModelForCausalLM.from_pretrained(checkpoint)
     again = torch.optim.AdamW(restored.parameters(), lr=1e-3)
-    load_optimizer(checkpoint, restored, again)
+    load_optimizer(checkpoint / OPTIMIZER_FOLDER, restored, again)
     for step in (3, 4):
         one_step(model, optimizer, step)
         one_step(restored, again, step)
@@ -99,4 +100,6 @@ def test_state_lists_every_file(tmp_path):
     model, optimizer = trained(1)
     checkpoint = save(tmp_path, 1, model, optimizer)
     listed = set(json.loads((checkpoint / "state.json").read_text())["files"])
-    assert listed == {path.name for path in checkpoint.iterdir()} - {"state.json"}
+    written = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
+    assert listed == written - {"state.json"}
+    assert {name.rpartition(".")[2] for name in listed} == {"safetensors", "json"}  # nothing that would be unpickled
