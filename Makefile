@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model train evaluate compare reproduce-table1 recall bench-importance bench-verifier fidelity data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train evaluate compare reproduce-table1 recall bench-importance bench-verifier fidelity data-check lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ doctor: setup ## Say what this machine has, whether vLLM starts, and what to men
 
 base-model: setup ## Teach the embedded base model (kept by the hash of its config)
 	@$(BIN)/python -m experiments.base_model $(ARGS)
+
+plan: setup ## What a run will need and cost, without running it: make plan PROFILE=paper ARGS='method=oar_g'
+	@$(BIN)/python -m experiments.plan $(if $(PROFILE),profile=$(PROFILE)) $(ARGS)
 
 train: setup ## One run: make train ARGS='method=oar_g seed=1'
 	@$(BIN)/python -m experiments.train $(ARGS)

@@ -54,6 +54,7 @@ from oar.probes import make_probe
 from oar.progress import progress_bars
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.reports.bench_importance import write_bench
+from oar.rollout.access import engine_token
 from oar.rollout.client import EngineClient
 from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
@@ -138,7 +139,11 @@ def engine_when_needed(bench: Bench) -> Iterator[Callable[[str], Learner]]:
                 options = engine_options(settings.rollout, settings.model, model, bench.folder)
                 url = running.enter_context(VllmEngine(options)).url
             parent = None if settings.sync.folder is None else Path(settings.sync.folder)
-            return model, EngineClient(url, settings.rollout.request_timeout_s), transfer_folder(bench.folder, parent)
+            return (
+                model,
+                EngineClient(url, settings.rollout.request_timeout_s, engine_token(settings.rollout.token_file)),
+                transfer_folder(bench.folder, parent),
+            )
 
         def learner(variant: str) -> Learner:
             model, client, folder = started()

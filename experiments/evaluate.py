@@ -26,6 +26,7 @@ from oar.metrics import group_by
 from oar.models import load_tokenizer, model_folder, weight_files
 from oar.progress import progress_bars
 from oar.provenance import ROOT, collect_provenance, config_hash, files_hash, git_state, versions
+from oar.rollout.access import engine_token
 from oar.rollout.client import EngineClient
 from oar.rollout.engine import VllmEngine
 from oar.rollout.http import HttpServer
@@ -90,22 +91,23 @@ def connect(
 ) -> tuple[Source, dict[str, object]]:
     """What completions are drawn from, and what is known of the model behind it; an engine of our own ends with `running`."""
     url, timeout_s = cfg.rollout.url, cfg.rollout.request_timeout_s
+    token = engine_token(cfg.rollout.token_file)
     if url is None:
         engine = running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, model, folder)))
-        client = EngineClient(engine.url, timeout_s)
+        client = EngineClient(engine.url, timeout_s, token)
         known: dict[str, object] = {
             "weights": files_hash(weight_files(model)),
             "dtype": cfg.model.dtype,
             "vllm": versions()["vllm"],
         }
         return TokenSource(client, task, client.weight_version()), known
-    speaks_vllm = cfg.api == "vllm" or (cfg.api == "auto" and HttpServer(url, timeout_s).answers("/weight_info"))
+    speaks_vllm = cfg.api == "vllm" or (cfg.api == "auto" and HttpServer(url, timeout_s, token).answers("/weight_info"))
     if speaks_vllm:
-        client = EngineClient(url, timeout_s)
+        client = EngineClient(url, timeout_s, token)
         name, version = client.model_info().name, client.weight_version()
         print(f"{url} serves {name}, weight version {version}: token ids are drawn")
         return TokenSource(client, task, version), {"url": url, "model": name, "weight_version": version}
-    texts = OpenAIClient(url, timeout_s)
+    texts = OpenAIClient(url, timeout_s, token)
     print(f"{url} serves {texts.model()}: texts are drawn, tokens are counted with the tokenizer in {model}")
     return TextSource(texts, task.render, task.tokenizer), {"url": url, "model": texts.model()}
 

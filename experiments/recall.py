@@ -39,6 +39,7 @@ from oar.progress import progress_bars, stage
 from oar.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
 from oar.recall import recall_table
 from oar.reports.recall import write_recall
+from oar.rollout.access import engine_token
 from oar.rollout.client import EngineClient
 from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
@@ -205,7 +206,7 @@ def draw_all(plan: Plan, progress: Progress) -> dict[str, tuple[Path, Path]]:
                 with stage(progress, "engine: started"):
                     options = engine_options(settings.rollout, settings.model, start_model, plan.work)
                     url = running.enter_context(VllmEngine(options)).url
-            return EngineClient(url, settings.rollout.request_timeout_s)
+            return EngineClient(url, settings.rollout.request_timeout_s, engine_token(settings.rollout.token_file))
 
         drawn = {}
         for version, (name, path) in enumerate(plan.cfg.models.items()):

@@ -28,7 +28,7 @@ from oar.reports.table1 import BASE, Cell, write_table1
 from oar.rollout.engine import VllmEngine
 from oar.supervisor import engine_options, terminable
 
-REFERENCE = Path(__file__).parents[1] / "results" / "reference" / "paper.csv"
+REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 POLL_S = 1.0
 
 
@@ -72,7 +72,7 @@ def main(config: DictConfig) -> None:
         cells = [cell(job) for job in jobs]
         write_table1(cells, folder, reference=REFERENCE, provenance=table_provenance(jobs, cfg.lanes))
         print((folder / "table1.md").read_text())
-        print(f"written to {folder}: table1.csv, table1.md, table1.png, curves.png, provenance.json")
+        print(f"written to {folder}: table1.csv, claims.csv, table1.md, table1.png, curves.png, provenance.json")
 
 
 def plan(cfg: Table1Config, folder: Path) -> list[Job]:

@@ -51,10 +51,10 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int) -> pd.DataFrame:
     `better` and `worse` count the problems that a solves more and less often. Raises DataError where a and b differ in
     benchmarks, problems, gold answers, the data's revision, k or temperature, or where samples are missing.
     """
-    _check_same(a, b)
+    check_same(a, b)
     rows: list[dict[str, Any]] = []
     for metric in a.samples["metric"].unique():
-        one, other = _scores(a, metric), _scores(b, metric)
+        one, other = problem_scores(a, metric), problem_scores(b, metric)
         found = [_row(name, metric, one[name], other[name], seed) for name in one]
         differences = [one[name].scores - other[name].scores for name in one]
         low, high = macro_bootstrap_interval(differences, seed=derive_seed(seed, "compare", MEAN))
@@ -70,21 +70,24 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
+class ProblemScores:
+    """How often each problem of a benchmark was solved in k samples."""
+
     k: int
     scores: "pd.Series[float]"  # 0-100, by problem
 
 
-def _scores(evaluation: Evaluation, metric: str) -> dict[str, _Scores]:
+def problem_scores(evaluation: Evaluation, metric: str) -> dict[str, ProblemScores]:
+    """By benchmark, of one metric (avg@k or greedy pass@1)."""
     found = {}
     chosen = evaluation.samples[evaluation.samples["metric"] == metric]
     for benchmark, samples in chosen.groupby("benchmark", sort=False):
         scores = 100.0 * samples.groupby("problem_id", sort=True)["correct"].mean()
-        found[str(benchmark)] = _Scores(int(samples["k"].iloc[0]), scores)
+        found[str(benchmark)] = ProblemScores(int(samples["k"].iloc[0]), scores)
     return found
 
 
-def _row(benchmark: str, metric: str, a: _Scores, b: _Scores, seed: int) -> dict[str, Any]:
+def _row(benchmark: str, metric: str, a: ProblemScores, b: ProblemScores, seed: int) -> dict[str, Any]:
     differences = a.scores - b.scores
     low, high = bootstrap_interval(differences, seed=derive_seed(seed, "compare", benchmark))
     return {
@@ -102,7 +105,8 @@ def _row(benchmark: str, metric: str, a: _Scores, b: _Scores, seed: int) -> dict
     }
 
 
-def _check_same(a: Evaluation, b: Evaluation) -> None:
+def check_same(a: Evaluation, b: Evaluation) -> None:
+    """Raises DataError where a and b are not of the same problems, from the same data, sampled in the same way."""
     ours, theirs = _passes(a), _passes(b)
     if set(ours) != set(theirs):
         only = sorted(map(str, set(ours) ^ set(theirs)))

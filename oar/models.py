@@ -24,14 +24,21 @@ def model_folder(cfg: ModelConfig, progress: Callable[[str], None]) -> Path:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights of a model's folder, in order."""
-    return sorted(folder.glob("model*.safetensors"))
+    """The files that hold the weights of a model's folder, in order. Raises DataError where they are not in safetensors."""
+    found = sorted(folder.glob("model*.safetensors"))
+    if not found:
+        pickled = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
+        came = f"but holds {pickled[0]}, a pickle, which can run code when it is read" if pickled else "but holds none"
+        raise DataError(
+            f"{folder} must hold its weights as model*.safetensors, {came}: convert the model with save_pretrained."
+        )
+    return found
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The folder's tokenizer. Raises DataError where there is none."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} must hold a tokenizer, but: {str(error).splitlines()[0]}") from error
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
@@ -41,8 +48,15 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 def load_policy(folder: Path, dtype: str) -> PreTrainedModel:
     """The folder's model on this machine's device, dropout off. Raises DataError where there is none."""
     disable_progress_bar()
+    weight_files(folder)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=False,  # None, the default, would ask on the terminal
+        )
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"{folder} must hold a model, but: {str(error).splitlines()[0]}") from error
     assert isinstance(model, PreTrainedModel)

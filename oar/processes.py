@@ -19,7 +19,8 @@ class ChildProcess:
     """A command in a session of its own, watched by a guardian (`oar/guardian.py`).
 
     Nothing that the command started survives it, `stop()`, or the death of this process, SIGKILL included. Output goes to
-    `log_path` (overwritten) or, without one, to this process's own. `env` is added to this process's environment.
+    `log_path` (overwritten) or, without one, to this process's own. `env` is added to this process's environment; None takes a
+    variable away.
     Raises OSError when the log cannot be written.
     """
 
@@ -28,7 +29,7 @@ class ChildProcess:
         command: Sequence[str],
         *,
         log_path: Path | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
         self.log_path = log_path
@@ -45,7 +46,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT if log is not None else None,
-                env={**os.environ, **(env or {})},
+                env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
                 start_new_session=True,
             )
 

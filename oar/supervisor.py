@@ -17,6 +17,7 @@ from oar.learner.checkpoint import resumable_checkpoint
 from oar.learner.launch import learner_command
 from oar.models import model_folder
 from oar.processes import ChildProcess
+from oar.rollout.access import engine_token
 from oar.rollout.engine import EngineOptions, VllmEngine, telling_lines
 from oar.rollout.sync import transfer_folder
 from oar.tasks.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
@@ -107,6 +108,7 @@ def engine_options(rollout: RolloutConfig, model: ModelConfig, model_path: Path,
         threads=rollout.threads,
         startup_timeout_s=rollout.startup_timeout_s,
         log_path=folder / "engine.log",
+        token=engine_token(rollout.token_file),
     )
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from oar.learner.checkpoint import save_checkpoint
 from oar.processes import ChildProcess
 from oar.rollout.engine import EngineOptions, VllmEngine
 
@@ -19,6 +20,12 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 EOS = 2
+TOKEN = "what-the-engine-asks-for"
+SECRETS = {
+    "WANDB_API_KEY": "5ec4e7" * 7,
+    "HF_TOKEN": "hf_5ec4e7" * 4,
+    "OAR_ENGINE_TOKEN": "the-token-of-another-engine",
+}
 FAKE_SERVERS = Path(__file__).parent / "rollout"
 
 
@@ -56,23 +63,32 @@ def tiny_model(seed: int) -> Qwen2ForCausalLM:
 
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tiny_model(0)` and a word-level tokenizer, as vLLM wants them."""
-    folder = tmp_path_factory.mktemp("tiny_model")
-    tiny_model(0).save_pretrained(folder)
+    """`tiny_model(0)` and a word-level tokenizer as a checkpoint of a run, which vLLM must be able to start from."""
+    model = tiny_model(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    model(torch.arange(4)[None]).logits.sum().backward()
+    optimizer.step()
     words = {"<pad>": 0, "<bos>": 1, "<eos>": EOS, "<unk>": 3, **{f"w{i}": i for i in range(4, 128)}}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(
+    wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    return folder
+    )
+    return save_checkpoint(tmp_path_factory.mktemp("tiny_model"), 1, model, wrapped, optimizer, {}, keep=1)
 
 
 @pytest.fixture(scope="session")
 def engine(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
-    """A running vLLM server with the tiny model; tests that push weights must not count on the ones before."""
-    options = EngineOptions(
-        model_path=tiny_model_dir, log_path=tmp_path_factory.mktemp("engine") / "engine.log", max_model_len=512
-    )
-    with VllmEngine(options) as running:
-        yield running
+    """A running vLLM server with the tiny model that asks for TOKEN, started by somebody who has other secrets.
+
+    Tests that push weights must not count on the ones before.
+    """
+    log_path = tmp_path_factory.mktemp("engine") / "engine.log"
+    options = EngineOptions(tiny_model_dir, log_path, max_model_len=512, token=TOKEN)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, secret in SECRETS.items():
+            patch.setenv(name, secret)
+        running = VllmEngine(options)
+        running.start()
+    yield running
+    running.stop()

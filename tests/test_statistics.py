@@ -4,10 +4,13 @@ import pytest
 from oar.errors import DataError
 from oar.statistics import (
     bootstrap_interval,
+    crossed_bootstrap,
     grouped_interval,
     macro_bootstrap_interval,
     mean_and_standard_error,
     resampled_sums,
+    student_interval,
+    student_quantile,
 )
 
 
@@ -83,3 +86,47 @@ def test_values_without_a_group_are_refused() -> None:
 def test_scores_that_are_none_or_not_numbers_are_refused(scores: list[float]) -> None:
     with pytest.raises(DataError, match="non-empty list of finite numbers"):
         bootstrap_interval(scores, seed=0)
+
+
+def test_crossed_draws_have_the_spread_of_seeds_and_problems() -> None:
+    """Score = seed effect + problem effect: their variances of the mean add up, each from its own sample variance."""
+    rng = np.random.default_rng(0)
+    seeds, problems = rng.normal(size=6), rng.normal(size=80)
+    scores = seeds[:, None] + problems[None, :]
+    draws = crossed_bootstrap([np.stack([scores, scores + 2.0])], seed=1, resamples=20_000)
+    assert draws.shape == (20_000, 2)
+    assert draws.mean(axis=0) == pytest.approx([scores.mean(), scores.mean() + 2], abs=0.02)
+    assert draws[:, 0].var() == pytest.approx(seeds.var(ddof=1) / 6 + problems.var() / 80, rel=0.05)
+    assert np.ptp(draws[:, 1] - draws[:, 0]) == pytest.approx(0, abs=1e-12)  # the arms are paired
+
+
+def test_crossed_draws_weigh_benchmarks_equally_and_share_their_seeds() -> None:
+    """Two seeds, of which one is drawn: 0 in both benchmarks or 10 in both, never one of each."""
+    by_seed = np.array([[[0.0], [10.0]]])
+    draws = crossed_bootstrap([np.repeat(by_seed, 3, axis=2), np.repeat(by_seed, 50, axis=2)], seed=0)
+    assert set(draws[:, 0]) == {0.0, 10.0}
+    large, small = np.full((1, 1, 500), 20.0), np.full((1, 1, 30), 80.0)
+    assert (crossed_bootstrap([large, small], seed=0) == 50.0).all()
+    slow = np.array([[[9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]])
+    assert np.median(crossed_bootstrap([slow], seed=0, statistic=np.median)) == 1.0
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 0), (2, 2, 5)])
+def test_crossed_draws_need_arrays_that_fit(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match="with the same arms and seeds"):
+        crossed_bootstrap([np.zeros((2, 3, 4)), np.zeros(shape)], seed=0)
+    with pytest.raises(DataError, match="finite"):
+        crossed_bootstrap([np.full((1, 1, 1), np.nan)], seed=0)
+
+
+def test_students_quantiles_are_those_of_the_tables() -> None:
+    found = [student_quantile(freedom) for freedom in (1, 2, 3, 9, 30)]
+    assert found == pytest.approx([12.706, 4.303, 3.182, 2.262, 2.042], abs=1e-3)
+    assert student_quantile(4, 0.9) == pytest.approx(2.132, abs=1e-3)
+
+
+def test_students_interval_by_hand() -> None:
+    low, high = student_interval([50.0, 52.0, 57.0])
+    assert (low, high) == pytest.approx((53 - 4.3027 * (13 / 3) ** 0.5, 53 + 4.3027 * (13 / 3) ** 0.5), abs=1e-3)
+    with pytest.raises(DataError, match="two or more"):
+        student_interval([50.0])

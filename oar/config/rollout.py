@@ -1,6 +1,7 @@
 """The groups rollout and sync: the engine, and how weights reach it."""
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from oar.config.checks import one_of, require
 
@@ -12,6 +13,7 @@ class RolloutConfig:
     url: str | None
     host: str
     port: int
+    token_file: str | None
     max_model_len: int
     max_num_seqs: int
     kv_cache_gib: float
@@ -22,6 +24,10 @@ class RolloutConfig:
     max_new_tokens: int
 
     def __post_init__(self) -> None:
+        secret_in_url = self.url is not None and urlsplit(self.url).username is not None
+        require(
+            not secret_in_url, "rollout.url", "without a name or password (see rollout.token_file)", "one with them"
+        )
         require(0 <= self.port <= 65535, "rollout.port", "a port number, or 0 for a free one", self.port)
         require(self.temperature > 0, "rollout.temperature", "above 0 (training needs variety)", self.temperature)
         require(

@@ -54,7 +54,7 @@ class TrainConfig:
             "activation_checkpointing",
         ):
             del content["learner"][key]
-        for key in ("url", "host", "port", "startup_timeout_s", "request_timeout_s"):
+        for key in ("url", "host", "port", "token_file", "startup_timeout_s", "request_timeout_s"):
             del content["rollout"][key]
         return config_hash(content)[:12]
 

@@ -24,7 +24,7 @@ from oar.learner.distributed import ALONE, Ranks
 from oar.learner.optimizer_state import save_optimizer
 from oar.weights import full_weights, take_part
 
-OPTIMIZER_FOLDER = "optimizer"
+OPTIMIZER_FOLDER = "optimizer"  # a folder of its own: beside the model's files vLLM would load it as weights
 STATE_FILE = "state.json"
 CHECKPOINTS = "checkpoints"
 

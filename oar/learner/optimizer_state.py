@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch.distributed.checkpoint import (
     CheckpointException,
     DefaultSavePlanner,
@@ -46,9 +47,15 @@ def save_optimizer(folder: Path, model: PreTrainedModel, optimizer: torch.optim.
 def load_optimizer(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
     """Put back what `save_optimizer` wrote, as far as this rank holds it. Raises CheckpointError."""
     reader = HuggingFaceStorageReader(str(folder))
+    try:
+        found = reader.read_metadata().state_dict_metadata
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"The optimizer's state in {folder} is not in safetensors ({error}); it is not read."
+        ) from error
     parameters = dict(model.named_parameters())
     state: dict[str, Any] = {}
-    for key, saved in reader.read_metadata().state_dict_metadata.items():
+    for key, saved in found.items():
         scalar = isinstance(saved, TensorStorageMetadata) and not saved.size  # AdamW's count of its steps
         state[key] = torch.zeros(()) if scalar else torch.zeros_like(parameters[key.rsplit("/", 1)[0]])
     try:

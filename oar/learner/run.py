@@ -28,6 +28,7 @@ from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
 from oar.models import load_policy, load_tokenizer
 from oar.provenance import ROOT, collect_provenance, git_state
+from oar.rollout.access import engine_token
 from oar.rollout.client import EngineClient
 from oar.rollout.sync import CheckpointSync
 from oar.rollout.types import Sampling
@@ -109,7 +110,7 @@ def make_learner(
         shard(model, getattr(torch, cfg.learner.compute_dtype))
     # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
     reference = load_policy(start_model, cfg.learner.compute_dtype) if cfg.learner.kl_coef > 0 else None
-    client = EngineClient(engine_url, cfg.rollout.request_timeout_s)
+    client = EngineClient(engine_url, cfg.rollout.request_timeout_s, engine_token(cfg.rollout.token_file))
     task, sync = Task.named(tokenizer, cfg.model.marker, cfg.template), CheckpointSync(client, sync_folder)
     learner = Learner(cfg, model, reference, task, client, sync, ranks)
     if checkpoint is not None:

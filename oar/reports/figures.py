@@ -25,7 +25,7 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.3,
     "font.size": 10,
 }
-TITLES = {SAMPLED_METRIC: "avg@{k}, temperature {temperature:g}", GREEDY_METRIC: "pass@1, greedy"}
+TITLES = {SAMPLED_METRIC: "avg@{k}, temperature {temperature}", GREEDY_METRIC: "pass@1, greedy"}
 # metric of metrics.jsonl: title of its panel, steps of the running mean (one batch is noisy, an evaluation is not)
 CURVES = {
     "eval/mean/avg@1": ("accuracy on the curve set, avg@1, mean of tiers (%)", 1),
@@ -46,14 +46,21 @@ def draw_table1(scores: pd.DataFrame, labels: Mapping[str, str], path: Path) -> 
         for axes, metric in zip(figure.subplots(len(metrics), 1, squeeze=False)[:, 0], metrics, strict=True):
             rows = scores[scores["metric"] == metric]
             _draw_dots(axes, rows, labels)
-            axes.set_title(
-                TITLES[metric].format(k=rows["k"].iloc[0], temperature=rows["temperature"].iloc[0]), loc="left"
-            )
+            axes.set_title(with_sampling(TITLES[metric], rows), loc="left")
         seeds = scores.groupby("method")["seed"].nunique()
         count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
         bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
         figure.suptitle(f"Profile {scores['profile'].iloc[0]}, seeds per method: {count}{bars}", fontsize=11)
         _save(figure, path)
+
+
+def with_sampling(title: str, rows: pd.DataFrame) -> str:
+    """`{k}` and `{temperature}` of a title, from the scores of one metric; benchmarks may differ in either."""
+    own = rows[rows["benchmark"] != MEAN]
+    k, temperature = own["k"].unique(), own["temperature"].unique()
+    return title.format(
+        k=k[0] if len(k) == 1 else "k", temperature=f"{temperature[0]:g}" if len(temperature) == 1 else "by benchmark"
+    )
 
 
 def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], labels: Mapping[str, str], path: Path) -> None:

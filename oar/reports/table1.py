@@ -1,7 +1,7 @@
 """Table 1: base model, GRPO and OAR from finished cells to files.
 
-Writes `table1.csv` (tidy, one row per seed), `table1.md`, `table1.png`, `curves.png` and `provenance.json`. What the
-paper reports stands in a section of its own and never enters our numbers.
+Writes `table1.csv` (tidy, one row per seed), `claims.csv` (the claim ledger), `table1.md`, `table1.png`, `curves.png` and
+`provenance.json`. What the paper reports stands in sections of its own and never enters our numbers.
 """
 
 import json
@@ -11,16 +11,20 @@ from pathlib import Path
 
 import pandas as pd
 
+from oar.claims import load_claims
 from oar.errors import DataError
 from oar.evaluation import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.files import atomic_path, write_text_atomic
-from oar.reports.figures import draw_curves, draw_table1
+from oar.ledger import ledger
+from oar.reports.claims import claims_section, table_text, write_claims
+from oar.reports.figures import draw_curves, draw_table1, with_sampling
+from oar.runs import read_lines, read_run
 from oar.statistics import mean_and_standard_error
 
 COLUMNS = ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
 BASE, GRPO = "base", "grpo"
 LABELS = {BASE: "Base model", GRPO: "GRPO", "oar_g": "OAR-G", "oar_p": "OAR-P"}
-METRICS = {SAMPLED_METRIC: "avg@{k} (sampled at temperature {temperature:g})", GREEDY_METRIC: "pass@1 (greedy)"}
+METRICS = {SAMPLED_METRIC: "avg@{k} (sampled at temperature {temperature})", GREEDY_METRIC: "pass@1 (greedy)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,9 @@ class Cell:
 
 
 def write_table1(cells: Sequence[Cell], folder: Path, *, reference: Path, provenance: Mapping[str, object]) -> None:
-    """Write the five files into `folder`, each atomically.
+    """Write the six files into `folder`, each atomically.
 
-    `reference`: the paper's values (results/reference/paper.csv); `provenance`: oar.provenance.collect_provenance.
+    `reference`: the folder of the paper's values and claims (results/reference); `provenance`: oar.provenance.collect_provenance.
     Raises DataError when a file is missing, a cell occurs twice, or cells do not measure the same thing.
     """
     cells = sorted(cells, key=lambda cell: (method_order(cell.method), cell.seed))
@@ -47,9 +51,12 @@ def write_table1(cells: Sequence[Cell], folder: Path, *, reference: Path, proven
     # Everything is read before anything is written: an unfinished cell leaves the last table as it was.
     scores = read_scores(cells)
     runs = [(cell.method, read_lines(cell.metrics)) for cell in cells if cell.metrics is not None]
-    text = markdown(cells, scores, _read_csv(reference, text=True), provenance)
+    trained = [read_run(cell.evaluation.parent) for cell in cells if cell.metrics is not None]
+    claims = ledger(load_claims(reference), trained)
+    text = markdown(cells, scores, _read_csv(reference / "paper.csv", text=True), claims, provenance)
     with atomic_path(folder / "table1.csv") as path:
         scores[COLUMNS].to_csv(path, index=False)
+    write_claims(claims, folder / "claims.csv")
     write_text_atomic(folder / "table1.md", text)
     draw_table1(scores, labels, folder / "table1.png")
     draw_curves(runs, labels, folder / "curves.png")
@@ -71,7 +78,8 @@ def read_scores(cells: Sequence[Cell]) -> pd.DataFrame:
         if missing:
             raise DataError(f"{cell.evaluation} lacks the columns {sorted(missing)}: evaluate this cell again.")
         frames.append(frame.assign(profile=cell.profile, method=cell.method, seed=cell.seed))
-    scores = pd.concat(frames, ignore_index=True)[[*COLUMNS, "temperature"]]
+    # The mean over benchmarks of different k has none, and the others are whole numbers still.
+    scores = pd.concat(frames, ignore_index=True)[[*COLUMNS, "temperature"]].astype({"k": "Int64"})
     if scores["profile"].nunique() != 1:
         raise DataError(f"One table compares methods within one profile, got {sorted(scores['profile'].unique())}.")
     if scores.duplicated(["method", "seed", "benchmark", "metric"]).any():
@@ -85,16 +93,6 @@ def read_scores(cells: Sequence[Cell]) -> pd.DataFrame:
     return scores
 
 
-def read_lines(path: Path) -> pd.DataFrame:
-    """A metrics.jsonl or timings.jsonl as a frame indexed by step; undefined metrics are NaN."""
-    if not path.exists():
-        raise DataError(f"{path} is missing: the cell has not finished.")
-    frame = pd.read_json(path, lines=True)
-    if frame.empty or "step" not in frame.columns:
-        raise DataError(f"{path} holds no steps: the cell has not finished.")
-    return frame.groupby("step").last()  # a step may have one line for training and one for evaluation
-
-
 def method_order(method: str) -> tuple[int, str]:
     """Base model, GRPO, OAR-G, OAR-P, then everything else by name."""
     return (list(LABELS).index(method) if method in LABELS else len(LABELS), method)
@@ -105,7 +103,13 @@ def label(method: str) -> str:
     return LABELS.get(method, method)
 
 
-def markdown(cells: Sequence[Cell], scores: pd.DataFrame, paper: pd.DataFrame, provenance: Mapping[str, object]) -> str:
+def markdown(
+    cells: Sequence[Cell],
+    scores: pd.DataFrame,
+    paper: pd.DataFrame,
+    claims: pd.DataFrame,
+    provenance: Mapping[str, object],
+) -> str:
     """The text of table1.md."""
     parts = [
         "# Table 1",
@@ -117,11 +121,14 @@ def markdown(cells: Sequence[Cell], scores: pd.DataFrame, paper: pd.DataFrame, p
     for metric, title in METRICS.items():
         rows = scores[scores["metric"] == metric]
         if not rows.empty:
-            heading = title.format(k=rows["k"].iloc[0], temperature=rows["temperature"].iloc[0])
             problems = rows[rows["benchmark"] != MEAN].drop_duplicates("benchmark")
-            counts = ", ".join(f"{row.benchmark} {row.n}" for row in problems.itertuples())
-            parts += [f"## {heading}", f"Problems: {counts}.", _score_table(rows, overhead)]
+            several = problems["k"].nunique() > 1
+            counts = ", ".join(
+                f"{row.benchmark} {row.n}{f' (k = {row.k})' if several else ''}" for row in problems.itertuples()
+            )
+            parts += [f"## {with_sampling(title, rows)}", f"Problems: {counts}.", _score_table(rows, overhead)]
     parts += ["## Provenance", _provenance_table(cells, provenance), *_paper_section(paper)]
+    parts.append(claims_section(claims, cells[0].profile))
     return "\n\n".join(parts) + "\n"
 
 
@@ -135,7 +142,7 @@ def _score_table(rows: pd.DataFrame, overhead: Mapping[str, str]) -> str:
         for other in (BASE, GRPO):
             line.append(_difference(values, method, other) if other in methods and method != other else "")
         table.append([*line, overhead.get(method, "")])
-    return _table(["method", *benchmarks, "mean − base", "mean − GRPO", "overhead"], table)
+    return table_text(["method", *benchmarks, "mean − base", "mean − GRPO", "overhead"], table)
 
 
 def _difference(values: "pd.Series[float]", method: str, other: str) -> str:
@@ -174,7 +181,7 @@ def _provenance_table(cells: Sequence[Cell], provenance: Mapping[str, object]) -
     for method in dict.fromkeys(cell.method for cell in cells):
         seconds = [f"{cell.seconds:.0f}" for cell in cells if cell.method == method]
         rows.append([f"seconds of {label(method)}, by seed", ", ".join(seconds)])
-    return _table(["", ""], rows)
+    return table_text(["", ""], rows)
 
 
 def _paper_section(paper: pd.DataFrame) -> list[str]:
@@ -185,13 +192,8 @@ def _paper_section(paper: pd.DataFrame) -> list[str]:
         f"Source: {source}. Copied for comparison; a blank is a value we do not hold. The tiers `words1` ... `words5` "
         "of the embedded profile are generated word problems for a 0.5 M parameter model, not these benchmarks: the "
         "two tables cannot be compared number by number.",
-        _table([*paper.columns.drop("source")], paper.drop(columns="source").to_numpy().tolist()),
+        table_text([*paper.columns.drop("source")], paper.drop(columns="source").to_numpy().tolist()),
     ]
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _read_csv(path: Path, *, text: bool = False) -> pd.DataFrame:

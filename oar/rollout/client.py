@@ -23,10 +23,10 @@ class ModelInfo:
 
 
 class EngineClient:
-    """Speaks to one vLLM server; `timeout_s` bounds the wait for each answer. All methods raise EngineError."""
+    """Speaks to one vLLM server; `timeout_s` and `token` as in `HttpServer`. All methods raise EngineError."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self._server = HttpServer(url, timeout_s)
+    def __init__(self, url: str, timeout_s: float, token: str | None = None) -> None:
+        self._server = HttpServer(url, timeout_s, token)
         self.url = self._server.url
         self._model_info: ModelInfo | None = None
 

@@ -2,22 +2,26 @@
 
 import ipaddress
 import math
+import os
 import re
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 import torch
 from transformers import AutoConfig
 
-from oar.errors import ConfigError, EngineError
+from oar.errors import ConfigError, DataError, EngineError
+from oar.models import weight_files
 from oar.processes import ChildProcess
+from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.client import EngineClient
 
 _POLL_S = 0.25
+_SECRET = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
 _EXCEPTION = re.compile(r"(?:^|\s)([\w.]*(?:Error|Exception): .*)$")
 
 
@@ -35,6 +39,7 @@ class EngineOptions:
     kv_cache_gib: float = 1.0  # on CPU; vLLM takes whole GiB, so this is rounded up
     threads: int = 1  # OpenMP threads, bound to no core; more than one gives up bit-equal repetition (see EngineClient)
     startup_timeout_s: float = 300.0
+    token: str | None = field(default=None, repr=False)  # asked of every request (see Guard); None only on loopback
 
     def command(self, port: int) -> list[str]:
         """The server's command line."""
@@ -46,6 +51,7 @@ class EngineOptions:
             # The sampled distribution's own logprobs; and no defaults from the model's generation_config.json (top_k, ...).
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--max-num-seqs", str(self.max_num_seqs), "--uvicorn-log-level", "warning"),
+            *("--load-format", "safetensors", "--middleware", "oar.rollout.guard.Guard"),
             *(() if torch.cuda.is_available() else self._cpu_arguments()),
         ]
 
@@ -58,10 +64,13 @@ class EngineOptions:
         arguments = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", batched, "--enforce-eager"]
         return [*arguments, "--distributed-executor-backend", "uni"]
 
-    def environment(self) -> dict[str, str]:
-        """What the server's environment has on top of this process's."""
-        environment = {
-            "VLLM_SERVER_DEV_MODE": "1",  # the routes that sync weights; this is why only loopback will do
+    def environment(self) -> dict[str, str | None]:
+        """How the server's environment differs from this process's: the engine needs no secret but its own token."""
+        environment: dict[str, str | None] = {name: None for name in os.environ if _SECRET.search(name)}
+        environment |= {
+            TOKEN_VARIABLE: self.token,
+            "VLLM_SERVER_DEV_MODE": "1",  # the routes that sync weights; this is why others may not come in
+            "VLLM_ALLOW_INSECURE_SERIALIZATION": "0",  # nothing that comes over a socket is unpickled
             "VLLM_CPU_KVCACHE_SPACE": str(math.ceil(self.kv_cache_gib)),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(self.threads),
@@ -79,8 +88,9 @@ class EngineOptions:
 class VllmEngine:
     """A running server: `with VllmEngine(options) as engine: EngineClient(engine.url, ...)`.
 
-    Entering (or `start`) raises ConfigError for what can be seen beforehand: a port in use, a host that others can reach, a
-    model that is not there or cannot be synced; and EngineError when the server dies or is not healthy in time.
+    Entering (or `start`) raises ConfigError or DataError for what can be seen beforehand: a port in use, a host that others can
+    reach without a token, a model that is not there, is not in safetensors or cannot be synced; and EngineError when the
+    server dies or is not healthy in time.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -91,11 +101,12 @@ class VllmEngine:
     @property
     def url(self) -> str:
         """Where the server listens, once it has been started."""
-        return f"http://{self._options.host}:{self._port}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)
+        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
 
     def start(self) -> None:
         """Start the server and return when it is healthy."""
-        _check_host(self._options.host)
+        _check_host(self._options.host, self._options.token)
         _check_model(self._options.model_path)
         self._port = _reserve_port(self._options.host, self._options.port)
         self._process = ChildProcess(
@@ -132,7 +143,7 @@ class VllmEngine:
         self.stop()
 
     def _wait_until_healthy(self, process: ChildProcess) -> None:
-        client = EngineClient(self.url, timeout_s=5.0)
+        client = EngineClient(self.url, timeout_s=5.0, token=self._options.token)
         deadline = time.monotonic() + self._options.startup_timeout_s
         while (code := process.poll()) is None:
             if client.health():
@@ -161,21 +172,27 @@ def telling_lines(log: str, count: int = 3) -> str:
     return " | ".join(told)[:1000]
 
 
-def _check_host(host: str) -> None:
+def _check_host(host: str, token: str | None) -> None:
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
-    if not loopback:
+    if not loopback and token is None:
         raise ConfigError(
-            f"rollout.host must be a loopback address, but is {host!r}: whoever reaches the engine can load code into it."
+            f"rollout.host must be a loopback address, but is {host!r}: whoever reaches the engine owns it; set a token in"
+            f" {TOKEN_VARIABLE} or rollout.token_file to let others reach it."
         )
 
 
 def _check_model(path: Path) -> None:
     if not (path / "config.json").is_file():
         raise ConfigError(f"model.path must be a folder with a Hugging Face model, but {path} has no config.json.")
-    if not torch.cuda.is_available() and AutoConfig.from_pretrained(path).tie_word_embeddings:
+    weight_files(path)
+    try:
+        ties = AutoConfig.from_pretrained(path, trust_remote_code=False).tie_word_embeddings
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} (model.path) must hold a model, but: {str(error).splitlines()[0]}") from error
+    if ties and not torch.cuda.is_available():
         # vLLM's CPU logits layer keeps its packed copy of tied embeddings over a reload, without a word.
         raise ConfigError(
             f"the model in {path} (model.path) ties its embeddings, and vLLM on CPU does not refresh those at a weight sync;"

@@ -10,11 +10,12 @@ CONNECT_S = 5.0
 
 
 class HttpServer:
-    """A server at `url`; `timeout_s` bounds the wait for each answer."""
+    """A server at `url`; `timeout_s` bounds the wait for each answer, `token` is shown to a server that asks for one."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, token: str | None = None) -> None:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def answers(self, route: str) -> bool:
         """Whether a GET of `route` gives 200 at once; False where nobody is there."""
@@ -58,4 +59,4 @@ class HttpServer:
         # looks like a dead engine, and asking the server to close ("Connection: close") does not take it out of the pool.
         with requests.Session() as session:
             session.trust_env = False  # a proxy has no business between two processes of one machine
-            return session.request(method, self.url + route, **options)
+            return session.request(method, self.url + route, headers=self._headers, **options)

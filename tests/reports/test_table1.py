@@ -7,8 +7,9 @@ import pytest
 
 from oar.errors import DataError
 from oar.reports.table1 import Cell, write_table1
+from tests.made_runs import describe_run, write_lines
 
-REFERENCE = Path(__file__).parents[2] / "results" / "reference" / "paper.csv"
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 PROVENANCE: dict[str, object] = {"config_hash": "abc", "git_commit": None, "versions": {"torch": "2", "oar": None}}
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -26,11 +27,13 @@ def make_cell(folder: Path, method: str, seed: int, words1: float, words2: float
     pd.DataFrame(rows).to_csv(folder / "evaluation.csv", index=False)
     if method == "base":
         return Cell("embedded", method, seed, folder / "evaluation.csv", None, None, seconds=10.0)
-    steps = range(1, 4)
-    metrics = [{"step": 0, "eval/mean/avg@1": 40.0}] + [{"step": s, "train/reward_mean": 0.4 + s / 10} for s in steps]
-    timings = [{"step": s, "total": step_seconds * (9.0 if s == 1 else 1.0)} for s in steps]  # a slow first step
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-    (folder / "timings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in timings))
+    describe_run(folder, method, seed, data={})
+    write_lines(
+        folder / "metrics.jsonl", [{"train/reward_mean": reward, "train/entropy": 0.3} for reward in (0.5, 0.6, 0.7)]
+    )
+    write_lines(
+        folder / "timings.jsonl", [{"total": step_seconds * slow} for slow in (9.0, 1.0, 1.0)]
+    )  # a slow first step
     files = (folder / "evaluation.csv", folder / "metrics.jsonl", folder / "timings.jsonl")
     return Cell("embedded", method, seed, *files, seconds=100.0)
 
@@ -110,7 +113,7 @@ def test_the_papers_numbers_stand_apart_and_blanks_stay_blank(tmp_path: Path) ->
     text = write(two_seeds(tmp_path), tmp_path / "out")
     ours, separator, theirs = text.partition("\n# What the paper reports (not measured here)\n")
     assert separator
-    reference = pd.read_csv(REFERENCE, dtype=str, keep_default_na=False)
+    reference = pd.read_csv(REFERENCE / "paper.csv", dtype=str, keep_default_na=False)
     numbers = ["90.5", "75.8", "51.3", "92.4", "78.7", "53.7"]
     csv = (tmp_path / "out" / "table1.csv").read_text()
     for number in numbers:
@@ -125,6 +128,31 @@ def test_the_papers_numbers_stand_apart_and_blanks_stay_blank(tmp_path: Path) ->
     assert "| nan" not in text.lower()
 
 
+def test_benchmarks_of_different_k(tmp_path: Path) -> None:
+    cells = two_seeds(tmp_path)
+    for cell in cells:
+        frame = pd.read_csv(cell.evaluation)
+        sampled = frame["metric"] == "avg@k"
+        frame.loc[sampled & (frame["benchmark"] == "words2"), "k"] = 32
+        frame["k"] = frame["k"].astype("Int64").mask(sampled & (frame["benchmark"] == "mean"))
+        frame.to_csv(cell.evaluation, index=False)
+    text = write(cells, tmp_path / "out")
+    assert "## avg@k (sampled at temperature 1)\n\nProblems: words1 200 (k = 4), words2 100 (k = 32)." in text
+    assert "## pass@1 (greedy)\n\nProblems: words1 200, words2 100." in text
+    assert pd.read_csv(tmp_path / "out" / "table1.csv", dtype=str)["k"].dropna().unique().tolist() == ["1", "4", "32"]
+
+
+def test_the_claim_ledger_ends_the_table(tmp_path: Path) -> None:
+    text = write(two_seeds(tmp_path), tmp_path / "out")
+    section = text.split("\n# The paper's claims, tested on profile `embedded`\n")[1]
+    # The same +1.0 ± 1.0 over two seeds as the table's: Student's t of one degree of freedom is 12.7.
+    assert "| avg@k | +1.0 [-11.7, +13.7] points | seeds | 300 x 4 | 0, 1 |" in section
+    assert "| OAR-P > OAR-G | needs runs with method=oar_g gating=bilevel |" in section
+    ledger = pd.read_csv(tmp_path / "out" / "claims.csv")
+    assert ledger.groupby("verdict")["claim_id"].nunique()["not run"] == 22
+    assert ledger.dropna(subset="value")["claim_id"].unique().tolist() == ["average, OAR-P over GRPO"]
+
+
 def test_pictures_and_provenance_are_there(tmp_path: Path) -> None:
     text = write(two_seeds(tmp_path), tmp_path / "out")
     for name in ("table1.png", "curves.png"):
@@ -136,7 +164,7 @@ def test_pictures_and_provenance_are_there(tmp_path: Path) -> None:
     assert "| seconds of GRPO, by seed | 100, 100 |" in text
     assert "| git_commit |  |" in text
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "curves.png", "provenance.json", "table1.csv", "table1.md", "table1.png",
+        "claims.csv", "curves.png", "provenance.json", "table1.csv", "table1.md", "table1.png",
     ]  # fmt: skip
 
 
@@ -153,6 +181,10 @@ def test_cells_that_cannot_stand_in_one_table_are_refused(tmp_path: Path) -> Non
         write([*cells[1:], replace(cells[0], evaluation=tmp_path / "evaluation.csv")], out)
     with pytest.raises(DataError, match=r"timings\.jsonl is missing"):
         write([*cells[1:], replace(cells[0], timings=tmp_path / "timings.jsonl")], out)
+    (cells[0].evaluation.parent / "config.yaml").rename(tmp_path / "config.yaml")
+    with pytest.raises(DataError, match=r"config\.yaml is missing"):
+        write(cells, out)
+    (tmp_path / "config.yaml").rename(cells[0].evaluation.parent / "config.yaml")
     shorter = pd.read_csv(cells[0].evaluation)
     for other in (shorter[shorter["benchmark"] != "words2"], shorter.replace({"n": {200: 100}})):
         other.to_csv(cells[0].evaluation, index=False)

@@ -56,8 +56,9 @@ def is_alive(pid: int) -> bool:
 
 
 def test_exit_code_and_log(tmp_path: Path) -> None:
-    command = "import os, sys; print('out'); print(os.environ['SHOWN'], file=sys.stderr); sys.exit(3)"
-    process = ChildProcess([sys.executable, "-c", command], log_path=tmp_path / "new" / "log", env={"SHOWN": "err"})
+    command = "import os, sys; print('out'); print(os.environ['SHOWN'], file=sys.stderr); sys.exit(3 + ('HOME' in os.environ))"
+    env = {"SHOWN": "err", "HOME": None}
+    process = ChildProcess([sys.executable, "-c", command], log_path=tmp_path / "new" / "log", env=env)
     assert process.wait(20) == 3
     assert sorted(process.tail().split()) == ["err", "out"]
     assert process.tail(1) in ("err", "out")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 import torch
 
 from oar.errors import EngineError
@@ -19,7 +20,7 @@ from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 from oar.rollout.engine import EngineOptions, VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
 from oar.rollout.types import Rollout, Sampling
-from tests.conftest import EOS, tiny_model
+from tests.conftest import EOS, SECRETS, TOKEN, tiny_model
 
 pytestmark = pytest.mark.engine
 
@@ -28,7 +29,7 @@ PROMPTS = [[1, *range(10 + i, 30 + 2 * i)] for i in range(12)]
 
 @pytest.fixture
 def client(engine: VllmEngine) -> EngineClient:
-    return EngineClient(engine.url, timeout_s=120.0)
+    return EngineClient(engine.url, timeout_s=120.0, token=TOKEN)
 
 
 @pytest.fixture
@@ -140,6 +141,38 @@ def test_a_push_brings_other_weights_and_their_version(client: EngineClient, syn
         client.generate(PROMPTS, sampling, seed=5, expected_version=0)
     sync.push(tiny_model(0), 0)  # the next run on the same server
     assert client.generate(PROMPTS + long_prompt, sampling, seed=5, expected_version=0) == before
+
+
+def test_no_route_opens_without_the_token(engine: VllmEngine, client: EngineClient) -> None:
+    routes = requests.get(f"{engine.url}/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30).json()
+    assert {"/collective_rpc", "/v1/completions", "/pause", "/update_weights", "/health"} <= set(routes["paths"])
+    for route, methods in routes["paths"].items():
+        for method in methods:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+                answer = requests.request(method, engine.url + route, headers=headers, json={}, timeout=30)
+                assert answer.status_code == 401, f"{method} {route}"
+    with pytest.raises(EngineError, match=r"HTTP 401: .*OAR_ENGINE_TOKEN"):
+        EngineClient(engine.url, 30.0).weight_version()
+    assert client.health()
+
+
+def test_web_pages_are_kept_out(engine: VllmEngine) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Origin": "http://localhost:3000"}
+    assert requests.post(f"{engine.url}/collective_rpc", headers=headers, json={}, timeout=30).status_code == 403
+
+
+def test_no_secret_is_where_others_see_it(engine: VllmEngine) -> None:
+    """Not on a command line, not in the log; and the engine itself gets none but its own token."""
+    guardian = psutil.Process(engine._process.pid)  # type: ignore[union-attr]
+    family = [guardian, *guardian.children(recursive=True)]
+    told = " ".join(word for process in family for word in process.cmdline()) + engine.tail(10**6)
+    server = family[1].environ()
+    assert "vllm.entrypoints.openai.api_server" in family[1].cmdline()
+    assert server["OAR_ENGINE_TOKEN"] == TOKEN
+    for secret in (TOKEN, *SECRETS.values()):
+        assert secret not in told
+        assert secret == TOKEN or secret not in server.values()
+    assert server["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "0"
 
 
 def test_a_server_that_was_killed_leaves_nothing(tiny_model_dir: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from oar.rollout.client import EngineClient
 from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import transfer_folder
+from tests.conftest import SECRETS
 from tests.system.conftest import ROOT, SMALL, run, start, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
@@ -35,8 +36,10 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["grpo", "oar_g", "oar_p"])
-def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path) -> None:
+def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
     code, output = run(
         "train", *SMALL, f"method={method}", "learner.steps=3", f"output_dir={folder}", f"rollout.url={base_engine.url}"
     )
@@ -63,6 +66,10 @@ def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path) -> No
     assert set(zip(evaluation["metric"], evaluation["k"], strict=True)) == {("avg@k", 2), ("pass@1", 1)}
     assert list((folder / "wandb").glob("offline-run-*")), "W&B wrote nothing"
     assert (folder / "checkpoints" / "step_000003" / "model.safetensors").exists()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for secret in SECRETS.values():
+        assert secret not in output
+        assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
 def test_interrupted_run_goes_on_to_the_same_bytes(base_engine: VllmEngine, tmp_path: Path) -> None:
@@ -172,7 +179,7 @@ def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> N
     table = pd.read_csv(tmp_path / "table1.csv")
     assert list(table.columns) == ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
     assert set(table["method"]) == {"base", "grpo"}
-    for name in ("table1.md", "table1.png", "curves.png", "provenance.json"):
+    for name in ("table1.md", "claims.csv", "table1.png", "curves.png", "provenance.json"):
         assert (tmp_path / name).stat().st_size > 0
 
     (tmp_path / "table1.csv").unlink()

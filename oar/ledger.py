@@ -1,0 +1,154 @@
+"""Claims held against runs: what a claim speaks of is measured on the runs it names, and judged by `oar.claims.verdict`.
+
+Runs may come from anywhere, the cells of Table 1 or the folders of a sweep: a claim finds its own by their settings.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from oar.claims import NOT_RUN, Claim, verdict
+from oar.comparison import check_same
+from oar.errors import ConfigError, DataError
+from oar.evaluation import GREEDY_METRIC, SAMPLED_METRIC
+from oar.quantities import QUANTITIES, Arms, NotRunError
+from oar.runs import Run
+
+CLAIM = ("claim_id", "paper_claim", "paper_target", "paper_source", "quantity", "tolerance", "metric")
+VERDICT = ("verdict", "reason")
+MEASURED = (
+    "value",
+    "low",
+    "high",
+    "unit",
+    "interval_over",
+    "benchmarks",
+    "problems",
+    "k",
+)  # oar.quantities.Measurement
+RECORD = (
+    "profile",
+    "model",
+    "seeds",
+    "steps",
+    "measure",
+    "template",
+    "data",
+    "versions",
+    "device",
+    "git_commit",
+    "identities",
+)
+COLUMNS = (*CLAIM, *VERDICT, *MEASURED, *RECORD)
+
+
+def ledger(claims: Sequence[Claim], runs: Sequence[Run]) -> pd.DataFrame:
+    """A row per claim, and of a claim on accuracy per metric: which of them is the paper's is not known, so both are tested.
+
+    COLUMNS: the claim, with what the paper says in the columns `paper_...`; the verdict, with the reason of a `not run`; what was
+    measured here; and what its runs say of themselves (`identities`: by arm the hash of each run's settings, in the
+    order of `seeds`; where runs differ in a column, all that they say). Raises DataError where two runs were not evaluated
+    alike, ConfigError for a quantity that is unknown or not one of so many arms.
+    """
+    _check_alike(runs)
+    rows = []
+    for claim in claims:
+        _check_quantity(claim)
+        metrics = (SAMPLED_METRIC, GREEDY_METRIC) if QUANTITIES[claim.quantity].on_accuracy else ("",)
+        rows += [_row(claim, metric, runs) for metric in metrics]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"problems": "Int64"})
+
+
+def _row(claim: Claim, metric: str, runs: Sequence[Run]) -> dict[str, Any]:
+    quantity = QUANTITIES[claim.quantity]
+    stated = {
+        "claim_id": claim.id,
+        "paper_claim": claim.claim,
+        "paper_target": claim.target_text(),
+        "paper_source": claim.source,
+        "quantity": quantity.text.format(*claim.arms),
+        "tolerance": claim.tolerance,
+        "metric": metric,
+    }
+    try:
+        arms = _arms(claim, runs)
+        measured = quantity.measure(claim, metric, arms)
+    except NotRunError as missing:
+        return stated | {"verdict": NOT_RUN, "reason": str(missing)}
+    judged = verdict(measured.low, measured.high, claim.target, claim.tolerance)
+    return stated | {"verdict": judged} | asdict(measured) | _record(claim, arms)
+
+
+def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:
+    """The claim's runs by arm, and by seed those that all arms have. Raises NotRunError where an arm has none."""
+    found = []
+    for settings in claim.arms.values():
+        wanted = {**claim.needs, **settings}
+        by_seed: dict[int, Run] = {}
+        for run in runs:
+            if not run.has(wanted):
+                continue
+            if run.seed in by_seed:
+                raise NotRunError(f"needs one run of a seed with {_text(wanted)}, but several have seed {run.seed}")
+            by_seed[run.seed] = run
+        if not by_seed:
+            raise NotRunError(f"needs runs with {_text(wanted)}")
+        found.append(by_seed)
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found)))
+    if not seeds:
+        raise NotRunError(f"{' and '.join(claim.arms)} have no seed in common")
+    return [[by_seed[seed] for seed in seeds] for by_seed in found]
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    """As overrides on the command line."""
+    return " ".join(f"{key.removesuffix('.name')}={value}" for key, value in settings.items())
+
+
+def _record(claim: Claim, arms: Arms) -> dict[str, str]:
+    said = [_said(run) for runs in arms for run in runs]
+    record = {key: "; ".join(dict.fromkeys(one[key] for one in said)) for key in said[0]}
+    by_arm = zip(claim.arms, arms, strict=True)
+    identities = {name: [run.provenance["identity"] for run in runs] for name, runs in by_arm}
+    seeds = ", ".join(str(run.seed) for run in arms[0])
+    return record | {"seeds": seeds, "identities": json.dumps(identities, ensure_ascii=False)}
+
+
+def _said(run: Run) -> dict[str, str]:
+    """What a run says of itself; an empty text where an older one says nothing."""
+    made, template = run.provenance, run.provenance.get("template")
+    return {
+        "profile": run.settings.profile,
+        "model": run.settings.model.name,
+        "steps": str(made["step"]),
+        "measure": made["measure"],
+        "template": f"{template['name']} {template['digest']}" if template else "",
+        "data": json.dumps(made["data"], sort_keys=True) if "data" in made else "",
+        "versions": ", ".join(f"{name} {version}" for name, version in made["versions"].items() if version),
+        "device": made["gpu"] or f"{made['cpu']}, {made['cores']} cores",
+        "git_commit": f"{made['git_commit'] or 'unknown'}{' with changes' if made['git_dirty'] else ''}",
+    }
+
+
+def _check_quantity(claim: Claim) -> None:
+    if claim.quantity not in QUANTITIES:
+        known = ", ".join(QUANTITIES)
+        raise ConfigError(f"The claim {claim.id!r} must be on one of {known}, but is on {claim.quantity!r}.")
+    needed = QUANTITIES[claim.quantity].arms
+    if len(claim.arms) != needed:
+        raise ConfigError(f"The claim {claim.id!r} must have {needed} different arms, but has {', '.join(claim.arms)}.")
+
+
+def _check_alike(runs: Sequence[Run]) -> None:
+    """Raises DataError where two runs were evaluated in different ways, or on other problems."""
+    for run in runs[1:]:
+        if run.provenance["measure"] != runs[0].provenance["measure"]:
+            raise DataError(
+                f"{runs[0].folder} and {run.folder} were evaluated with different settings: evaluate both in the same way."
+            )
+    evaluations = [run.evaluation for run in runs if run.evaluation is not None]
+    for evaluation in evaluations[1:]:
+        check_same(evaluations[0], evaluation)

@@ -1,0 +1,130 @@
+"""What a credit signal computes on top of the update, counted in forwards (oar/importance holds the code that does it)."""
+
+from dataclasses import dataclass
+
+from oar.errors import ConfigError
+from oar.importance import (
+    EntropyImportance,
+    GradientImportance,
+    GradientNormImportance,
+    ImportanceEstimator,
+    InvertedImportance,
+    MarkedImportance,
+    PerturbationImportance,
+    PositionImportance,
+    RandomImportance,
+    ShuffledImportance,
+    UniformImportance,
+)
+from oar.plan.model import Architecture
+
+FREE = (UniformImportance, EntropyImportance, RandomImportance, PositionImportance, MarkedImportance)
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of one completion: prompt | reasoning | marker | answer | EOS."""
+
+    prompt: int
+    reasoning: int
+    marker: int
+    answer: int
+
+    @property
+    def tail(self) -> int:
+        """Positions behind the reasoning that `as_mean` shows the model: the answer's last token is read by none."""
+        return self.marker + self.answer - 1
+
+    @property
+    def shown(self) -> int:
+        """Positions that `as_mean` shows the model in all."""
+        return self.prompt + self.reasoning + self.tail
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Positions run, pairs of a query and a key, positions whose logits are computed: what `Architecture.flops` takes."""
+
+    tokens: float = 0.0
+    pairs: float = 0.0
+    read: float = 0.0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.tokens + other.tokens, self.pairs + other.pairs, self.read + other.read)
+
+    def __mul__(self, factor: float) -> "Work":
+        return Work(factor * self.tokens, factor * self.pairs, factor * self.read)
+
+    def flops(self, model: Architecture) -> float:
+        """Floating-point operations."""
+        return model.flops(self.tokens, self.pairs, self.read)
+
+
+def forward(tokens: int, read: int) -> Work:
+    """A causal forward over `tokens` positions: each meets itself and those before it."""
+    return Work(tokens, tokens * (tokens + 1) / 2, read)
+
+
+def to_inputs(work: Work) -> Work:
+    """The backward of a forward to its inputs alone: one product for a matrix, where weights would cost a second one.
+
+    Of attention there are no weights, and both factors of each of its products need a gradient.
+    """
+    return Work(work.tokens, 2 * work.pairs, work.read)
+
+
+def importance_work(estimator: ImportanceEstimator, lengths: Lengths, *, checkpointing: bool) -> Work:
+    """What `estimator` computes for one completion that has an advantage, beyond the update's own forward, which it shares.
+
+    Probe `as_mean`. Counterfactuals meet every clean key, before or after them (a mask hides the rest). Left out: padding,
+    what the last layer saves (only read positions are computed there), and the clean forward of a probe whose text is not
+    the completion's own (lt_logits with a conclude text of its own). Raises ConfigError for an estimator it does not know.
+    """
+    match estimator:
+        case _ if isinstance(estimator, FREE):
+            return Work()
+        case ShuffledImportance(of=of) | InvertedImportance(of=of):
+            return importance_work(of, lengths, checkpointing=checkpointing)
+        case GradientNormImportance():
+            # One backward through the forward that is there; with checkpointing its blocks are run again on the way.
+            clean = forward(lengths.shown, lengths.answer)
+            again = Work(clean.tokens, clean.pairs) if checkpointing else Work()
+            return to_inputs(clean) + again
+        case GradientImportance(noise_draws=draws):
+            # Run again from the first reasoning token on, over the clean keys, and back to the embeddings.
+            tokens = lengths.reasoning + lengths.tail
+            noisy = Work(tokens, tokens * lengths.shown, lengths.answer)
+            return (noisy + to_inputs(noisy)) * draws
+        case PerturbationImportance(budget=None):
+            return _counterfactuals(estimator, lengths, lengths.reasoning)
+        case PerturbationImportance(budget=int(budget)):
+            norms = importance_work(GradientNormImportance(), lengths, checkpointing=checkpointing)
+            return norms + _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
+    raise ConfigError(
+        f"A plan needs to know what a method computes, but {type(estimator).__name__} is new to it: say so in "
+        "oar/plan/importance.py."
+    )
+
+
+def recomputed(estimator: PerturbationImportance, lengths: Lengths) -> float:
+    """Mean positions that one counterfactual of a completion recomputes.
+
+    Token t of T: itself, the window and the routes after it, T - t at most (exactly that many where there is no window),
+    and the tail: summed over t, n T - n (n - 1) / 2 + T tail with n = min(T, 1 + window + routes). Exact OAR-P has n = T,
+    that is T (T + 1) / 2 + T tail.
+    """
+    count, window = lengths.reasoning, estimator.window
+    n = count if window is None else min(count, 1 + window + estimator.routes)
+    return n - n * (n - 1) / (2 * count) + lengths.tail
+
+
+def _counterfactuals(estimator: PerturbationImportance, lengths: Lengths, count: int) -> Work:
+    """Of `count` of the reasoning tokens, wherever they stand, and of finding their routes."""
+    tokens = count * recomputed(estimator, lengths)
+    work = Work(tokens, tokens * lengths.shown, count * lengths.answer)
+    if not estimator.routes:
+        return work
+    # Attention rollout has the scores of the clean forward, and once more those of every reasoning token's key; of each pair
+    # it computes the score and no value.
+    scores = lengths.shown * (lengths.shown + 1) / 2 + lengths.reasoning * lengths.shown
+    return work + Work(pairs=scores / 2)

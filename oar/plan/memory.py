@@ -1,0 +1,126 @@
+"""Memory of one device: what the learner's rank and the engine on it hold at the worst moment of a step."""
+
+from dataclasses import dataclass
+
+from oar.config import TrainConfig
+from oar.importance import (
+    GradientImportance,
+    ImportanceEstimator,
+    InvertedImportance,
+    PerturbationImportance,
+    ShuffledImportance,
+)
+from oar.plan.assumptions import Assumptions
+from oar.plan.importance import Lengths, recomputed
+from oar.plan.model import Architecture
+
+GIB = 2**30
+FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes by what they are for, of one rank of the learner and of one engine; both add up where they share a device.
+
+    device: bytes of the fullest device; kv_token: bytes of a token in the engine's cache; kv_sequences_full and
+    kv_sequences_mean: how many sequences of rollout.max_model_len, and of mean length, its cache holds at a time.
+    """
+
+    learner: dict[str, float]
+    engine: dict[str, float]
+    shared: bool
+    device: float
+    kv_token: int
+    kv_sequences_full: int
+    kv_sequences_mean: int
+
+
+def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: ImportanceEstimator) -> Memory:
+    """The worst micro-batch is planned for: the longest prompts, every completion cut at rollout.max_new_tokens.
+
+    A micro-batch holds completions of like length, so one of these is likely where any completion is cut. Parameters,
+    gradients and the two moments of AdamW are float32, 16 bytes a parameter, in equal parts on the ranks (ZeRO, Rajbhandari
+    et al. 2020, 1910.02054, section 3.1). Where they are sharded or cast, a rank also has all weights in `assume.dtype` for a
+    whole step, and the gradients of embeddings and head, the largest group, once in that and once in float32 while they
+    are summed.
+    """
+    size, ranks, n = assume.number_bytes, assume.learner_ranks, model.parameters
+    rows, rollout = cfg.learner.micro_batch_size, cfg.rollout
+    tokens = rows * (assume.longest_prompt + rollout.max_new_tokens)
+    logits = rows * rollout.max_new_tokens
+    learner = {
+        "weights": FLOAT32 * n / ranks,
+        "gradients": FLOAT32 * n / ranks,
+        "optimizer": 2 * FLOAT32 * n / ranks,
+    }
+    if cfg.learner.kl_coef > 0:
+        learner["reference"] = float(size * n)
+    if ranks > 1 or size != FLOAT32:
+        learner["gathered_weights"] = float(size * n)
+        learner["summed_gradients"] = float((size + FLOAT32) * model.embedding_parameters)
+    learner["activations"] = _activations(model, size, tokens, assume.checkpointing)
+    learner["logits"] = _logits(model, min(logits, assume.logits_chunk or logits))
+    learner["credit_signal"] = _signal(estimator, model, assume, rows, rollout.max_new_tokens, tokens)
+    learner["overhead"] = assume.overhead_gib * GIB
+    cache = rollout.kv_cache_gib * GIB
+    engine = {"weights": float(size * n), "kv_cache": cache, "overhead": assume.overhead_gib * GIB}
+    per_token = model.kv_bytes(size)
+    held = (sum(learner.values()), sum(engine.values()))
+    return Memory(
+        learner=learner,
+        engine=engine,
+        shared=assume.shared,
+        device=sum(held) if assume.shared else max(held),
+        kv_token=per_token,
+        kv_sequences_full=int(cache // (per_token * rollout.max_model_len)),
+        kv_sequences_mean=int(cache // (per_token * (assume.prompt_tokens + assume.completion_tokens))),
+    )
+
+
+def _activations(model: Architecture, size: int, tokens: float, checkpointing: bool) -> float:
+    """Bytes that autograd keeps of `tokens` positions; with checkpointing each block's input, and one block in full.
+
+    What `run_forward` records of attention is part of what autograd keeps anyway; with checkpointing it comes on top.
+    """
+    block = model.layer_activation_bytes(size)
+    if not checkpointing:
+        return float(tokens * model.layers * block)
+    return float(tokens * (block + model.layers * (model.hidden * size + model.recorded_bytes(size))))
+
+
+def _logits(model: Architecture, positions: float) -> float:
+    """Bytes of `positions` rows of logits while entropy is taken: scaled logits, their log-softmax, its exponential, the product.
+
+    All float32 (`oar.scoring.score_completions`). In chunks only one chunk's rows are there at a time.
+    """
+    return float(4 * FLOAT32 * positions * model.vocabulary)
+
+
+def _signal(
+    estimator: ImportanceEstimator, model: Architecture, assume: Assumptions, rows: int, longest: int, tokens: int
+) -> float:
+    """Bytes a credit signal holds at most beside the update's own forward of `tokens` positions.
+
+    Counterfactuals and OAR-G keep a padded copy of the clean keys and values. OAR-G also keeps a graph of its own, which no
+    checkpointing makes smaller, with the keys that each block has copied; counterfactuals keep the logits of one forward of
+    `max_tokens_per_forward` recomputed tokens.
+    """
+    size = assume.number_bytes
+    match estimator:
+        case ShuffledImportance(of=of) | InvertedImportance(of=of):
+            return _signal(of, model, assume, rows, longest, tokens)
+        case GradientImportance():
+            graph = _activations(model, size, rows * longest, checkpointing=False)
+            return 2.0 * tokens * model.kv_bytes(size) + graph
+        case PerturbationImportance(max_tokens_per_forward=most):
+            lengths = Lengths(
+                assume.longest_prompt,
+                longest - assume.marker_tokens - assume.answer_tokens - 1,
+                assume.marker_tokens,
+                assume.answer_tokens,
+            )
+            together = max(1.0, most / recomputed(estimator, lengths))
+            # Logits as computed and in float32, and four more of the size of one distribution for the divergence.
+            logits = together * model.vocabulary * (assume.answer_tokens * (size + FLOAT32) + 4 * FLOAT32)
+            return tokens * model.kv_bytes(size) + logits
+    return 0.0

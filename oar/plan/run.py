@@ -1,0 +1,282 @@
+"""The plan of one run: batches, tokens, memory, hours, and a refusal of what cannot fit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from oar.config import TrainConfig
+from oar.errors import ConfigError
+from oar.importance import ImportanceEstimator
+from oar.plan.assumptions import Assumptions
+from oar.plan.importance import Lengths, Work, forward, importance_work
+from oar.plan.memory import FLOAT32, GIB, Memory, memory_of
+from oar.plan.model import Architecture
+
+HOUR = 3600.0
+TERA = 1e12
+GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """How a run is cut up. micro_batches: of one rank in one update, where every completion has an advantage."""
+
+    prompts: int
+    generations: int
+    completions: int
+    updates_per_rollout: int
+    micro_batches: int
+    steps: int
+    updates: int
+    completions_of_run: int
+    epochs: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Of one step: of its prompts, counted once for each completion, of its completions, and what these may have at most."""
+
+    prompts: int
+    completions: int
+    completions_at_most: int
+
+
+@dataclass(frozen=True, slots=True)
+class MethodTime:
+    """Seconds of a step by stage and in all (they take turns), and what a run of all steps with its evaluations takes.
+
+    token_forwards: what the signal runs for one completion, as `Work.tokens` counts; memory: bytes of the fullest device.
+    """
+
+    generation: float
+    importance: float
+    update: float
+    sync: float
+    step: float
+    hours: float
+    device_hours: float
+    price: float | None
+    token_forwards: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """Points of the learning curve and the final evaluation: samples, their tokens at mean length and at most, hours."""
+
+    points: int
+    samples_of_point: int
+    samples_at_end: int
+    tokens: int
+    tokens_at_most: int
+    hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Bytes: of the weights that one sync brings to the engines, of the run's syncs, of the checkpoints that are kept."""
+
+    sync: int
+    syncs: int
+    checkpoints: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All of it; `methods` by name, `method` is the run's own."""
+
+    parameters: int
+    method: str
+    batches: Batches
+    tokens: Tokens
+    memory: Memory
+    methods: dict[str, MethodTime]
+    evaluations: Evaluations
+    storage: Storage
+
+
+def plan_run(
+    cfg: TrainConfig,
+    model: Architecture,
+    assume: Assumptions,
+    estimators: Mapping[str, ImportanceEstimator],
+    problems: Mapping[str, int],
+) -> Plan:
+    """What a run of `cfg` needs and costs, also with the methods of `estimators` (the run's own among them).
+
+    `problems`: how many each published benchmark has. Raises ConfigError in one sentence for what cannot fit.
+    """
+    batches = _batches(cfg, assume)
+    check_lengths(cfg, model, assume)
+    memory = memory_of(cfg, model, assume, estimators[cfg.method.name])
+    check_memory(cfg, assume, memory)
+    evaluations = _evaluations(cfg, assume, problems)
+    sync = FLOAT32 * model.parameters
+    return Plan(
+        parameters=model.parameters,
+        method=cfg.method.name,
+        batches=batches,
+        tokens=Tokens(
+            batches.completions * assume.prompt_tokens,
+            batches.completions * assume.completion_tokens,
+            batches.completions * cfg.rollout.max_new_tokens,
+        ),
+        memory=memory,
+        methods={
+            name: _time(cfg, model, assume, estimator, batches, evaluations) for name, estimator in estimators.items()
+        },
+        evaluations=evaluations,
+        # Weights are written as they are trained, in float32; once before the first step as well.
+        storage=Storage(
+            sync, (batches.steps + 1) * sync, cfg.learner.keep_checkpoints * 3 * FLOAT32 * model.parameters
+        ),
+    )
+
+
+def check_lengths(cfg: TrainConfig, model: Architecture, assume: Assumptions) -> None:
+    """Raises ConfigError where prompt and completion do not fit the engine's limit, or this the model's context."""
+    limit = cfg.rollout.max_model_len
+    if limit > model.context:
+        raise ConfigError(
+            f"rollout.max_model_len must be at most the model's context of {model.context:,} tokens, but is {limit:,}."
+        )
+    if assume.completion_tokens > cfg.rollout.max_new_tokens:
+        raise ConfigError(
+            f"assume.completion_tokens, a mean, must be at most rollout.max_new_tokens ({cfg.rollout.max_new_tokens:,}), but is "
+            f"{assume.completion_tokens:,}."
+        )
+    evaluated = {name: cfg.evaluation.sampled(name).max_new_tokens for name in cfg.benchmark.sets}
+    longest = max(evaluated, key=lambda name: evaluated[name])
+    for key, new in (
+        ("rollout.max_new_tokens", cfg.rollout.max_new_tokens),
+        (f"evaluation's max_new_tokens for {longest}", evaluated[longest]),
+    ):
+        if assume.longest_prompt + new > limit:
+            raise ConfigError(
+                f"Prompt and completion must fit rollout.max_model_len ({limit:,}), but assume.longest_prompt "
+                f"({assume.longest_prompt:,}) and {key} ({new:,}) make {assume.longest_prompt + new:,}."
+            )
+
+
+def check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
+    """Raises ConfigError where a device has less than it needs, or an engine's cache cannot hold one sequence."""
+    if not memory.kv_sequences_full:
+        needed = memory.kv_token * cfg.rollout.max_model_len / GIB
+        raise ConfigError(
+            f"rollout.kv_cache_gib must hold one sequence of rollout.max_model_len ({cfg.rollout.max_model_len:,} tokens, "
+            f"{needed:.2f} GiB), but is {cfg.rollout.kv_cache_gib:g}."
+        )
+    if memory.device <= assume.memory_gib * GIB:
+        return
+    rows = [
+        (held, f"{name.replace('_', ' ')} of the {process}")
+        for process, part in (("learner", memory.learner), ("engine", memory.engine))
+        for name, held in part.items()
+    ]
+    largest = ", ".join(f"{name} {held / GIB:.1f}" for held, name in sorted(rows, reverse=True)[:3])
+    raise ConfigError(
+        f"A device must hold {memory.device / GIB:.1f} GiB, but has {assume.memory_gib:g} (assume.memory_gib); the largest "
+        f"parts: {largest}. Lower learner.micro_batch_size or rollout.kv_cache_gib, or take more ranks or a smaller model."
+    )
+
+
+def _batches(cfg: TrainConfig, assume: Assumptions) -> Batches:
+    learner = cfg.learner
+    prompts = learner.batch_size // learner.num_generations
+    rows, ranks = learner.batch_size // learner.updates_per_rollout, assume.learner_ranks
+    micro_batches = -(-rows // learner.micro_batch_size)
+    if micro_batches < ranks:
+        raise ConfigError(
+            f"An update must have a micro-batch for each of the learner's ranks ({ranks}), but {rows:,} completions in "
+            f"micro-batches of {learner.micro_batch_size} make {micro_batches}: lower learner.micro_batch_size or the ranks."
+        )
+    return Batches(
+        prompts=prompts,
+        generations=learner.num_generations,
+        completions=learner.batch_size,
+        updates_per_rollout=learner.updates_per_rollout,
+        micro_batches=-(-micro_batches // ranks),
+        steps=learner.steps,
+        updates=learner.steps * learner.updates_per_rollout,
+        completions_of_run=learner.steps * learner.batch_size,
+        epochs=learner.steps * prompts / assume.training_problems if assume.training_problems else None,
+    )
+
+
+def lengths_of(assume: Assumptions) -> Lengths:
+    """A completion of mean length: what is not marker, answer or EOS is reasoning."""
+    reasoning = assume.completion_tokens - assume.marker_tokens - assume.answer_tokens - 1
+    return Lengths(assume.prompt_tokens, reasoning, assume.marker_tokens, assume.answer_tokens)
+
+
+def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
+    """Forwards and backwards of one step by the learner, importance apart (`oar.learner.step`); a backward is two forwards.
+
+    On the policy (one update per rollout) a completion with an advantage has one forward that scores, credits and learns,
+    and one without it a forward that only scores. Otherwise all are scored first. A KL term gives every completion a
+    gradient and a forward of the reference. Checkpointing runs the blocks once more. Source of the factor:
+    Kaplan et al. 2020, section 2.1.
+    """
+    completion = forward(assume.prompt_tokens + assume.completion_tokens, assume.completion_tokens)
+    again = Work(completion.tokens, completion.pairs) if assume.checkpointing else Work()
+    learning = completion * 3 + again
+    kl = cfg.learner.kl_coef > 0
+    share = 1.0 if kl else assume.contributing_share
+    scored = 1.0 - share if cfg.learner.updates_per_rollout == 1 else 1.0
+    return (learning * share + completion * scored + completion * float(kl)) * cfg.learner.batch_size
+
+
+def _time(
+    cfg: TrainConfig,
+    model: Architecture,
+    assume: Assumptions,
+    estimator: ImportanceEstimator,
+    batches: Batches,
+    evaluations: Evaluations,
+) -> MethodTime:
+    credited = cfg.learner.batch_size * assume.contributing_share
+    signal = importance_work(estimator, lengths_of(assume), checkpointing=assume.checkpointing)
+    per_second = assume.learner_ranks * assume.peak_tflops * TERA * assume.utilisation
+    stages = {
+        "generation": batches.completions * assume.completion_tokens / (assume.engines * assume.generated_tokens_per_s),
+        "importance": credited * signal.flops(model) / per_second,
+        "update": update_work(cfg, assume).flops(model) / per_second,
+        "sync": FLOAT32 * model.parameters / (assume.sync_gb_per_s * GIGA),
+    }
+    step = sum(stages.values())
+    hours = batches.steps * step / HOUR + evaluations.hours
+    device_hours = hours * assume.devices
+    price = assume.price_per_device_hour
+    return MethodTime(
+        **stages,
+        step=step,
+        hours=hours,
+        device_hours=device_hours,
+        price=None if price is None else price * device_hours,
+        token_forwards=signal.tokens,
+        memory=memory_of(cfg, model, assume, estimator).device,
+    )
+
+
+def _evaluations(cfg: TrainConfig, assume: Assumptions, problems: Mapping[str, int]) -> Evaluations:
+    """As `oar.learner.run` evaluates: a curve before step 1 and every `curve_every` steps, then k samples and a greedy one."""
+    evaluation = cfg.evaluation
+    points = 1 + cfg.learner.steps // evaluation.curve_every
+    of_point = at_end = tokens = at_most = 0
+    for name in cfg.benchmark.sets:
+        known = problems.get(name)  # None for a generated set, which has no end
+        if known is None and name in cfg.benchmark.sources:
+            raise ConfigError(
+                f"A plan needs to know how many problems {name} has: give it with +problems.{name}=NUMBER."
+            )
+        final = evaluation.final_problems
+        if final is None and known is None:
+            raise ConfigError(f"evaluation.final_problems must be a number, since {name} is generated and has no end.")
+        sampling = evaluation.sampled(name)
+        curve = min(evaluation.curve_problems, known or evaluation.curve_problems)
+        end = min(count for count in (final, known) if count is not None) * (sampling.n + 1)
+        of_point, at_end = of_point + curve, at_end + end
+        samples = points * curve + end
+        tokens += samples * min(assume.completion_tokens, sampling.max_new_tokens)
+        at_most += samples * sampling.max_new_tokens
+    seconds = tokens / (assume.engines * assume.generated_tokens_per_s)
+    return Evaluations(points, of_point, at_end, tokens, at_most, seconds / HOUR)

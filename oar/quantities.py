@@ -1,0 +1,226 @@
+"""What claims are about, measured on runs, each with its interval.
+
+Runs come by arm and, within an arm, by seed, the same seeds in each: differences and ratios are paired, so what two methods owe
+to the same seed or the same hard problem is no part of their interval.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from oar.claims import Claim
+from oar.comparison import problem_scores
+from oar.errors import OarError
+from oar.evaluation import MEAN
+from oar.runs import Run
+from oar.seeding import derive_seed
+from oar.statistics import crossed_bootstrap, percentile_interval, student_interval
+
+COLLAPSE_WINDOW = 9  # steps of the running mean of the entropy
+COLLAPSE_SHARE = 0.2  # an assumption of ours: an entropy below a fifth of what it was at the start has collapsed
+Arms = Sequence[Sequence[Run]]
+Array = NDArray[np.float64]
+
+
+class NotRunError(OarError):
+    """A claim cannot be tested on these runs; the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A quantity of some runs with its 95 % interval [low, high].
+
+    `interval_over`: what the interval takes to be random. Of accuracy also the benchmarks, how many problems they have
+    together, and the samples of each problem (of each benchmark's, where they differ).
+    """
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    interval_over: str
+    benchmarks: str = ""
+    problems: int | None = None
+    k: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """In words, by the names of its `arms`, so many, and measured: (claim, metric, runs by arm) to a `Measurement`.
+
+    `on_accuracy`: it depends on the metric of accuracy; `metric` is "" for the others. `measure` raises NotRunError where the
+    runs do not have the quantity.
+    """
+
+    text: str
+    arms: int
+    measure: Callable[[Claim, str, Arms], Measurement]
+    on_accuracy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Accuracy:
+    """Percent correct, mean over benchmarks: by seed (seeds, arms), bootstrap draws of its mean (resamples, arms), and facts.
+
+    There are no draws where only scores of whole benchmarks were kept.
+    """
+
+    by_seed: Array
+    draws: Array | None
+    facts: dict[str, Any]
+
+    def linear(self, of: Callable[[Array], Array], unit: str) -> Measurement:
+        """A quantity that is linear in the accuracy of the arms, (..., arms) to (...)."""
+        low, high = student_interval(of(self.by_seed)) if self.draws is None else percentile_interval(of(self.draws))
+        return Measurement(float(of(self.by_seed).mean()), low, high, unit, **self.facts)
+
+
+def _accuracy(claim: Claim, metric: str, arms: Arms) -> _Accuracy:
+    """Raises NotRunError where the runs have neither single completions nor several seeds."""
+    sets = _benchmarks(claim, metric, arms[0][0])
+    seeds = len(arms[0])
+    whole = all(run.evaluation is not None for runs in arms for run in runs)
+    if not whole and seeds == 1:
+        raise NotRunError("one seed, and no samples.parquet to draw problems from: there is no interval")
+    read = _by_problem if whole else _by_benchmark
+    by_run = [[read(run, metric) for run in runs] for runs in arms]
+    scores = [np.array([[found[name] for found in runs] for runs in by_run]) for name in sets.index]
+    k = [int(one) for one in sets["k"]]
+    return _Accuracy(
+        by_seed=np.mean([array.mean(axis=2).T for array in scores], axis=0),
+        draws=crossed_bootstrap(scores, seed=derive_seed("claims", claim.id, metric)) if whole else None,
+        facts={
+            "interval_over": _over("problems", seeds) if whole else "seeds",
+            "benchmarks": ", ".join(sets.index),
+            "problems": int(sets["n"].sum()),
+            "k": str(k[0]) if len(set(k)) == 1 else ", ".join(map(str, k)),
+        },
+    )
+
+
+def _benchmarks(claim: Claim, metric: str, run: Run) -> pd.DataFrame:
+    """k and n of the benchmarks that the claim is about. Raises NotRunError where they are not there whole."""
+    rows = run.scores[(run.scores["metric"] == metric) & (run.scores["benchmark"] != MEAN)].set_index("benchmark")
+    if rows.empty:
+        raise NotRunError(f"needs {metric}")
+    for name, problems in claim.sets.items():
+        if name not in rows.index:
+            raise NotRunError(f"needs the benchmark {name}")
+        if (found := int(rows["n"][name])) != problems:
+            raise NotRunError(f"needs all {problems} problems of {name}, these runs have {found}")
+    return rows.loc[list(claim.sets)] if claim.sets else rows
+
+
+def _by_problem(run: Run, metric: str) -> dict[str, NDArray[Any]]:
+    """By benchmark the score of each problem, in the order of their ids."""
+    assert run.evaluation is not None
+    return {name: found.scores.to_numpy() for name, found in problem_scores(run.evaluation, metric).items()}
+
+
+def _by_benchmark(run: Run, metric: str) -> dict[str, NDArray[Any]]:
+    """By benchmark its score, as if it had one problem."""
+    rows = run.scores[run.scores["metric"] == metric]
+    return {
+        str(name): np.array([value], np.float64) for name, value in zip(rows["benchmark"], rows["value"], strict=True)
+    }
+
+
+def _score(claim: Claim, metric: str, arms: Arms) -> Measurement:
+    return _accuracy(claim, metric, arms).linear(lambda scores: scores[..., 0], "%")
+
+
+def _difference(claim: Claim, metric: str, arms: Arms) -> Measurement:
+    return _accuracy(claim, metric, arms).linear(lambda scores: scores[..., 0] - scores[..., 1], "points")
+
+
+def _share(claim: Claim, metric: str, arms: Arms) -> Measurement:
+    """Of the second arm's gain over the third, what the first one has. Raises NotRunError where there is no such gain."""
+    found = _accuracy(claim, metric, arms)
+    if found.draws is None:
+        raise NotRunError("needs samples.parquet of every run: a ratio of gains has no interval over seeds alone")
+    gain = found.linear(lambda scores: scores[..., 1] - scores[..., 2], "points")
+    if gain.low <= 0:
+        _, gaining, base = claim.arms
+        measured = f"{gain.value:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}] points"
+        raise NotRunError(f"{gaining} gains {measured} over {base}, not clearly more than 0: there is no gain to keep")
+
+    def share(scores: Array) -> Array:
+        return 100 * (scores[..., 0] - scores[..., 2]) / (scores[..., 1] - scores[..., 2])
+
+    gaining_draws = found.draws[
+        found.draws[:, 1] > found.draws[:, 2]
+    ]  # all but 2.5 % at most: the others have no share
+    value = float(share(found.by_seed.mean(axis=0)))
+    return Measurement(value, *percentile_interval(share(gaining_draws)), "%", **found.facts)
+
+
+def _overhead(claim: Claim, _metric: str, arms: Arms) -> Measurement:
+    """Ratio of the median seconds of a training step, over all seeds: a slow first step does not count."""
+    seconds = _logged(arms, lambda run: run.timings["total"])
+    draws = crossed_bootstrap([seconds], seed=derive_seed("claims", claim.id), statistic=np.median)
+    one, other = np.median(seconds, axis=(1, 2))
+    interval = percentile_interval(draws[:, 0] / draws[:, 1])
+    return Measurement(float(one / other), *interval, "x", _over("steps", len(arms[0])))
+
+
+def _reward(_claim: Claim, _metric: str, arms: Arms) -> Measurement:
+    """Training reward, mean of all steps, of the first arm minus the second: slower learning has less of it."""
+    rewards = _logged(arms, lambda run: run.metrics["train/reward_mean"])
+    return _over_seeds(rewards.mean(axis=2), "reward")
+
+
+def _collapse(_claim: Claim, _metric: str, arms: Arms) -> Measurement:
+    """Steps by which the entropy of the first arm collapses later. One that never does counts as the step after the last."""
+    entropy = _logged(arms, lambda run: run.metrics["train/entropy"])
+    steps = entropy.shape[2]
+    found = np.array([[collapse_step(curve) or steps + 1 for curve in runs] for runs in entropy], dtype=np.float64)
+    if (found > steps).all():
+        raise NotRunError(
+            f"no entropy falls below {COLLAPSE_SHARE:g} of its start in these {steps} steps: none collapses"
+        )
+    return _over_seeds(found, "steps")
+
+
+def collapse_step(entropy: Array) -> int | None:
+    """The step at which the policy's entropy, (steps,) from step 1 on, has collapsed; None where it has not.
+
+    It is the last of the first COLLAPSE_WINDOW steps in a row whose mean lies below COLLAPSE_SHARE of the mean at the start.
+    """
+    if len(entropy) < COLLAPSE_WINDOW:
+        return None
+    means = np.convolve(entropy, np.full(COLLAPSE_WINDOW, 1 / COLLAPSE_WINDOW), mode="valid")
+    (below,) = np.nonzero(means < COLLAPSE_SHARE * means[0])
+    return int(below[0]) + COLLAPSE_WINDOW if len(below) else None
+
+
+def _over_seeds(values: Array, unit: str) -> Measurement:
+    """First arm minus second, values (2, seeds). Raises NotRunError for one seed, which shows no spread."""
+    if values.shape[1] == 1:
+        raise NotRunError("one seed: there is no interval")
+    differences = values[0] - values[1]
+    return Measurement(float(differences.mean()), *student_interval(differences), unit, "seeds")
+
+
+def _logged(arms: Arms, series: Callable[[Run], "pd.Series[float]"]) -> Array:
+    """A value of every training step, (arms, seeds, steps), at the steps that all runs have."""
+    by_run = [series(run).dropna() for runs in arms for run in runs]
+    frame = pd.concat(by_run, axis=1, join="inner")
+    return frame.to_numpy(dtype=np.float64).T.reshape(len(arms), len(arms[0]), -1)
+
+
+def _over(units: str, seeds: int) -> str:
+    return f"{units} and seeds" if seeds > 1 else f"{units}, one seed"
+
+
+QUANTITIES = {
+    "accuracy": Quantity("accuracy of {0}", 1, _score, on_accuracy=True),
+    "difference": Quantity("accuracy, {0} − {1}", 2, _difference, on_accuracy=True),
+    "share": Quantity("accuracy, ({0} − {2}) / ({1} − {2})", 3, _share, on_accuracy=True),
+    "overhead": Quantity("seconds of a step, {0} / {1}", 2, _overhead),
+    "collapse": Quantity("step of entropy's collapse, {0} − {1}", 2, _collapse),
+    "reward": Quantity("training reward, {0} − {1}", 2, _reward),
+}

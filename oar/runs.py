@@ -1,0 +1,79 @@
+"""A finished run's folder, read back: its settings, where its numbers come from, scores and logs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from oar.comparison import Evaluation, read_evaluation
+from oar.errors import DataError
+from oar.tracking import METRICS, TIMINGS
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `experiments.train` left in `folder`. `settings`: config.yaml; `provenance`: of evaluation.json."""
+
+    folder: Path
+    settings: DictConfig
+    provenance: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """Of the training."""
+        return int(self.settings.seed)
+
+    def has(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether the run has these settings: {"gating.tau": 0.4}."""
+        return all(OmegaConf.select(self.settings, key) == value for key, value in wanted.items())
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """evaluation.csv: a row per benchmark and metric."""
+        return pd.read_csv(self.folder / "evaluation.csv")
+
+    @cached_property
+    def evaluation(self) -> Evaluation | None:
+        """Every graded completion; None where the run was kept without them."""
+        return read_evaluation(self.folder) if (self.folder / "samples.parquet").exists() else None
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """metrics.jsonl by step."""
+        return read_lines(self.folder / METRICS)
+
+    @cached_property
+    def timings(self) -> pd.DataFrame:
+        """timings.jsonl by step."""
+        return read_lines(self.folder / TIMINGS)
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder. Raises DataError where it has not finished."""
+    files = [folder / name for name in ("config.yaml", "evaluation.json", "evaluation.csv")]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file} is missing: finish that run, or correct the path.")
+    settings = OmegaConf.load(files[0])
+    provenance = json.loads(files[1].read_text(encoding="utf-8")).get("provenance")
+    if not isinstance(settings, DictConfig) or not isinstance(provenance, dict):
+        raise DataError(f"{folder} must hold config.yaml and evaluation.json of a run, but these are something else.")
+    missing = {"identity", "measure", "step"} - set(provenance)
+    if missing:
+        raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")
+    return Run(folder, settings, provenance)
+
+
+def read_lines(path: Path) -> pd.DataFrame:
+    """A metrics.jsonl or timings.jsonl as a frame indexed by step; undefined metrics are NaN."""
+    if not path.exists():
+        raise DataError(f"{path} is missing: the cell has not finished.")
+    frame = pd.read_json(path, lines=True)
+    if frame.empty or "step" not in frame.columns:
+        raise DataError(f"{path} holds no steps: the cell has not finished.")
+    return frame.groupby("step").last()  # a step may have one line for training and one for evaluation
