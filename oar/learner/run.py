@@ -15,6 +15,7 @@ from oar.evaluation import MEAN, EvaluationResult, concatenate, evaluate
 from oar.learner.checkpoint import (
     CHECKPOINTS,
     OPTIMIZER_FOLDER,
+    best_checkpoint,
     checkpoint_of,
     checkpoint_step,
     resumable_checkpoint,
@@ -54,6 +55,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
         if tracker is not None:
             tracker.resume(-1 if checkpoint is None else learner.step)
             print(batch_arithmetic(cfg), flush=True)
+            if checkpoint is not None:
+                print(f"going on from {checkpoint}", flush=True)
         verify_sync(learner)
         if tracker is not None and checkpoint is None:
             tracker.log(0, curve_point(learner).metrics())
@@ -90,6 +93,9 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     result.save(folder, provenance)
     tracker.finish()
     print(result.table(), flush=True)
+    best = best_checkpoint(folder / CHECKPOINTS)
+    if best is not None:
+        print(f"best on the learning curve: {best}", flush=True)
 
 
 def resumed(folder: Path, cfg: TrainConfig, ranks: Ranks) -> Path | None:

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oar.errors import CheckpointError
-from oar.learner.checkpoint import OPTIMIZER_FOLDER, latest_checkpoint, load_state, save_checkpoint
+from oar.learner.checkpoint import OPTIMIZER_FOLDER, best_checkpoint, latest_checkpoint, load_state, save_checkpoint
 from oar.learner.optimizer_state import load_optimizer
 from oar.tasks.words import build_tokenizer
 from tests.models import tiny_model
@@ -30,8 +30,9 @@ def one_step(model, optimizer, step):
     optimizer.step()
 
 
-def save(folder, step, model, optimizer, keep=2):
-    return save_checkpoint(folder, step, model, build_tokenizer(), optimizer, {"identity": "x"}, keep=keep)
+def save(folder, step, model, optimizer, keep=2, accuracy=None):
+    state = {"identity": "x", "accuracy": accuracy}
+    return save_checkpoint(folder, step, model, build_tokenizer(), optimizer, state, keep=keep)
 
 
 def test_restored_run_continues_exactly(tmp_path):
@@ -56,6 +57,29 @@ def test_keeps_the_last_ones_and_ignores_half_written(tmp_path):
     assert latest_checkpoint(tmp_path).name == "step_000010"
     assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_000002", "step_000010"]
     assert latest_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_the_best_outlives_the_last_ones(tmp_path):
+    model, optimizer = trained(1)
+    for step, accuracy in enumerate([20.0, 50.0, 50.0, 30.0, None, 40.0], start=1):
+        save(tmp_path, step, model, optimizer, accuracy=accuracy)
+        if step == 2:
+            assert best_checkpoint(tmp_path).name == "step_000002"
+    assert best_checkpoint(tmp_path).name == "step_000003"  # of two alike the later one
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000003", "step_000005", "step_000006"]
+    (tmp_path / "step_000003" / "state.json").write_text(
+        "{"
+    )  # who resumes from it is told; who trains on is not stopped
+    save(tmp_path, 7, model, optimizer)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000006", "step_000007"]
+
+
+def test_what_a_killed_run_left_half_written_is_cleared(tmp_path):
+    model, optimizer = trained(1)
+    (tmp_path / ".step_000009.tmp").mkdir(parents=True)
+    (tmp_path / ".step_000009.tmp" / "model.safetensors").write_text("half")
+    save(tmp_path, 10, model, optimizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000010"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "state"])
