@@ -18,8 +18,8 @@ from oar.cli import explain_errors
 from oar.config import MethodConfig, TrainConfig, validated
 from oar.errors import ConfigError
 from oar.files import write_text_atomic
-from oar.learner.checkpoint import checkpoint_step
-from oar.learner.inspecting import logged_signals, model_signals, nearest_checkpoint
+from oar.learner.checkpoint import CHECKPOINTS, checkpoint_step, nearest_checkpoint
+from oar.learner.inspecting import logged_signals, model_signals
 from oar.learner.run import make_tracker
 from oar.learner.samples import Sample, read_samples
 from oar.models import load_policy, load_tokenizer
@@ -80,7 +80,7 @@ def make_page(cfg: InspectConfig, run: Path, settings: TrainConfig) -> tuple[int
         source = name_of(folder, run)
         notes.append(f"{source}: signals computed anew with {origin(folder, step)}.")
         task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
-        model = load_policy(folder, settings.model.dtype)
+        model = load_policy(folder, "float32")  # importance is too coarse in less
         signals += model_signals(model, task, samples, settings, methods, step=step, source=source)
     if not notes:
         notes.append("The run keeps no checkpoint, so the page shows what it logged; checkpoint=FOLDER computes more.")
@@ -101,8 +101,12 @@ def method_of(overrides: list[str]) -> MethodConfig:
 
 def weights(cfg: InspectConfig, run: Path, step: int) -> list[Path]:
     """The folders of the weights to compute signals with. Raises ConfigError where one that was asked for is not there."""
-    own = nearest_checkpoint(run, step) if cfg.checkpoint is None else Path(cfg.checkpoint)
-    other = None if cfg.against is None else nearest_checkpoint(Path(cfg.against), step) or Path(cfg.against)
+    own = nearest_checkpoint(run / CHECKPOINTS, step - 1) if cfg.checkpoint is None else Path(cfg.checkpoint)
+    other = (
+        None
+        if cfg.against is None
+        else nearest_checkpoint(Path(cfg.against) / CHECKPOINTS, step - 1) or Path(cfg.against)
+    )
     found = [folder for folder in (own, other) if folder is not None]
     for folder in found:
         if not (folder / "config.json").is_file():
@@ -114,7 +118,7 @@ def weights(cfg: InspectConfig, run: Path, step: int) -> list[Path]:
 
 def name_of(folder: Path, run: Path) -> str:
     """What signals computed with these weights are told apart by."""
-    if folder.parent.name != "checkpoints":
+    if folder.parent.name != CHECKPOINTS:
         return folder.resolve().name
     owner = folder.resolve().parents[1].name
     return folder.name if owner == run.resolve().name else f"{owner} {folder.name}"
@@ -122,7 +126,7 @@ def name_of(folder: Path, run: Path) -> str:
 
 def origin(folder: Path, step: int) -> str:
     """Which weights these are, and how far from those that drew the completions."""
-    if folder.parent.name != "checkpoints":
+    if folder.parent.name != CHECKPOINTS:
         return f"the weights in {folder}"
     return f"the weights after {checkpoint_step(folder)} updates; the completions were drawn after {step - 1}"
 

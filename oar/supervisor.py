@@ -3,7 +3,6 @@
 import fcntl
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from oar.config import ModelConfig, RolloutConfig, TrainConfig, build
 from oar.errors import ConfigError, EngineError
 from oar.files import write_text_atomic
 from oar.learner.checkpoint import resumable_checkpoint
+from oar.learner.launch import learner_command
 from oar.models import model_folder
 from oar.processes import ChildProcess
 from oar.rollout.access import engine_token
@@ -58,7 +58,7 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         engine = None
         if cfg.rollout.url is None:
             engine = running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, start_model, folder)))
-        command = [sys.executable, "-m", "oar.learner", "--config", str(config_file), "--model", str(start_model)]
+        command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
         command += ["--engine-url", engine.url if engine else str(cfg.rollout.url), "--sync-folder", str(sync_folder)]
         learner = running.enter_context(ChildProcess(command))
         while (code := learner.poll()) is None and (engine is None or engine.poll() is None):

@@ -45,7 +45,14 @@ class TrainConfig:
         for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark"):
             del content[key]
         del content["data"]["allow_contaminated"]
-        for key in ("steps", "checkpoint_every", "keep_checkpoints"):
+        for key in (
+            "steps",
+            "checkpoint_every",
+            "keep_checkpoints",
+            "ranks",
+            "rank_timeout_s",
+            "activation_checkpointing",
+        ):
             del content["learner"][key]
         for key in ("url", "host", "port", "token_file", "startup_timeout_s", "request_timeout_s"):
             del content["rollout"][key]

@@ -1,7 +1,6 @@
 """Token signals on completions that a run kept: the run's own, and those of any method under any weights."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +13,6 @@ from oar.errors import DataError
 from oar.gating import threshold_importance
 from oar.importance import CreditInputs
 from oar.inspection import TokenSignal
-from oar.learner.checkpoint import checkpoint_step
 from oar.learner.examine import score_batch
 from oar.learner.gate import make_gate
 from oar.learner.samples import Sample
@@ -29,15 +27,6 @@ MARKS = {
     "causal": "Oracle: the tokens that carry the computation, known to the task.",
     "error": "Oracle: of a wrong completion its first wrong token, of a right one its causal tokens.",
 }
-
-
-def nearest_checkpoint(folder: Path, step: int) -> Path | None:
-    """The run's checkpoint nearest to the weights that drew the completions of `step`, which had seen `step` - 1 updates.
-
-    Of two that are equally near the earlier one; None where the run in `folder` keeps none.
-    """
-    kept = sorted((folder / "checkpoints").glob("step_*"))
-    return min(kept, key=lambda checkpoint: abs(checkpoint_step(checkpoint) - (step - 1)), default=None)
 
 
 def logged_signals(samples: Sequence[Sample], settings: TrainConfig) -> list[TokenSignal]:

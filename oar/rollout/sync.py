@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from oar.errors import EngineError, SyncError
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
+from oar.weights import full_weights
 
 _TMPFS = Path("/dev/shm")
 
@@ -59,9 +60,7 @@ class CheckpointSync:
             )
 
     def _write(self, model: PreTrainedModel) -> None:
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        if model.config.tie_word_embeddings:
-            state.pop("lm_head.weight", None)  # the same storage as the input embeddings
+        state = {name: weight.cpu().contiguous() for name, weight in full_weights(model)}
         try:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder.mkdir(parents=True, exist_ok=True)

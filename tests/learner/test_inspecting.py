@@ -13,7 +13,7 @@ from oar.advantages import group_advantages
 from oar.config import TrainConfig, validated
 from oar.errors import DataError
 from oar.learner.collect import grade_rollouts
-from oar.learner.inspecting import LOGGED, logged_signals, model_signals, nearest_checkpoint
+from oar.learner.inspecting import LOGGED, logged_signals, model_signals
 from oar.learner.samples import Sample, read_samples, sample_rows
 from oar.learner.step import Clock, Learner, StepReport
 from oar.learner.update import LossInputs
@@ -145,15 +145,6 @@ def test_a_model_with_other_tokens_is_refused(tmp_path: Path) -> None:
     moved = [replace(samples[0], completion_ids=[token + 1 for token in samples[0].completion_ids])]
     with pytest.raises(DataError, match="must read the run's tokens"):
         model_signals(model(), task(), moved, settings(), {}, step=STEP, source="x")
-
-
-def test_the_nearest_checkpoint(tmp_path: Path) -> None:
-    assert nearest_checkpoint(tmp_path, 10) is None
-    for step in (5, 10, 20):
-        (tmp_path / "checkpoints" / f"step_{step:06d}").mkdir(parents=True)
-    # Step 10 draws with the weights after 9 updates, step 8 after 7.
-    for step, nearest in ((10, 10), (7, 5), (8, 5), (9, 10), (20, 20), (16, 10), (17, 20), (90, 20)):
-        assert nearest_checkpoint(tmp_path, step) == tmp_path / "checkpoints" / f"step_{nearest:06d}", step
 
 
 def test_steps_that_are_not_there(tmp_path: Path) -> None:
