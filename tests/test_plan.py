@@ -172,7 +172,7 @@ def test_operations_of_an_update_by_hand():
     assert update_work(cfg, assume) == once * (16 * (0.5 * 3 + 1))
     cfg.learner.kl_coef = 0.1  # all have a gradient, and the reference runs
     assert update_work(cfg, assume) == once * (16 * (3 + 1 + 1))
-    assume.checkpointing = True  # blocks once more, logits not
+    cfg.learner.activation_checkpointing = True  # blocks once more, logits not
     assert update_work(cfg, assume) == once * (16 * 5) + Work(10, 55) * 16
 
 
@@ -270,7 +270,7 @@ def test_steps_cost_what_was_measured():
 
 
 def test_batches_and_storage_of_the_paper_profile_by_hand():
-    plan = planned("profile=paper", "assume.learner_ranks=4", "learner.updates_per_rollout=2", "learner.steps=10")
+    plan = planned("profile=paper", "learner.ranks=4", "learner.updates_per_rollout=2", "learner.steps=10")
     cut = plan.batches
     assert (cut.prompts, cut.completions, cut.updates, cut.completions_of_run) == (128, 1024, 20, 10_240)
     assert cut.micro_batches == 128  # 512 completions an update, one at a time, on four ranks
@@ -298,8 +298,8 @@ def test_memory_by_hand():
     assert alone["activations"] == tokens * 2 * sizes.layer_activation_bytes(4)
     assert alone["logits"] == 16 * 16 * 96 * 96  # 16 bytes for each of 16 x 96 tokens and 96 words
 
-    assume.devices = assume.learner_ranks = 4
-    assume.dtype, assume.checkpointing, assume.logits_chunk = "bfloat16", True, 32
+    assume.devices = cfg.learner.ranks = 4
+    cfg.learner.compute_dtype, cfg.learner.activation_checkpointing, assume.logits_chunk = "bfloat16", True, 32
     sharded = memory_of(cfg, sizes, assume, GRPO["grpo"])
     assert sharded.shared  # four ranks and an engine on four devices
     assert sharded.device == sum(sharded.learner.values()) + sum(sharded.engine.values())
@@ -374,15 +374,17 @@ def test_the_math_model_fits_the_same_lengths():
         ),
         (["+evaluation.sets.aime24.max_new_tokens=3500"], r"max_new_tokens for aime24 \(3,500\) make 4,524"),
         (["rollout.max_new_tokens=600"], "assume.completion_tokens, a mean"),
-        (["assume.learner_ranks=9"], r"assume.learner_ranks must be at most assume.devices \(8\), but is 9"),
-        (["assume.learner_ranks=8", "learner.micro_batch_size=256"], r"ranks \(8\), but 1,024 .* of 256 make 4"),
+        (["learner.ranks=9"], r"learner.ranks must be at most assume.devices \(8\), but is 9"),
+        (["learner.ranks=8", "learner.micro_batch_size=256"], "learner.ranks must be 1 or more, and few enough"),
+        (["assume.engines=9"], r"assume.engines must be at most assume.devices \(8\), but is 9"),
         (["learner.batch_size=1020"], "learner.batch_size must be a positive multiple"),
         (
             ["learner.micro_batch_size=64"],
             r"must hold [\d.]+ GiB, but has 79.6 .* parts: activations of the learner 164",
         ),
         (["rollout.kv_cache_gib=0.2"], r"one sequence of rollout.max_model_len \(4,096 tokens, 0.22 GiB\), but is 0.2"),
-        (["assume.dtype=float16"], "assume.dtype must be one of float32, bfloat16"),
+        (["learner.compute_dtype=float16"], "learner.compute_dtype must be one of float32, bfloat16"),
+        (["~assume.peak_tflops.bfloat16"], "assume.peak_tflops must name bfloat16"),
         (["assume.utilisation=0"], "assume.utilisation must be above 0"),
         (["assume.completion_tokens=8"], "assume.completion_tokens must be 9 or more"),
         (["benchmark=words", "evaluation.final_problems=null"], "words1 is generated and has no end"),
