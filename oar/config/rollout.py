@@ -49,8 +49,10 @@ class SyncConfig:
 
     name: str
     folder: str | None
+    timeout_s: float
     max_logprob_diff: float
 
     def __post_init__(self) -> None:
-        one_of("sync.name", self.name, ("checkpoint",))
+        one_of("sync.name", self.name, ("checkpoint", "nccl", "ipc"))
+        require(self.timeout_s > 0, "sync.timeout_s", "above 0", self.timeout_s)
         require(self.max_logprob_diff > 0, "sync.max_logprob_diff", "above 0", self.max_logprob_diff)
