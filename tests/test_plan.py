@@ -317,6 +317,24 @@ def test_memory_by_hand():
     assert apart.device == max(sum(apart.learner.values()), sum(apart.engine.values()))
 
 
+def test_memory_of_signals_by_hand():
+    cfg, assume, _ = composed("learner.micro_batch_size=2", "rollout.max_new_tokens=52")
+    sizes = Architecture(2, 64, 4, 2, 160, 96, False, 256)
+    shown = 2 * (assume.longest_prompt + 52) * sizes.kv_bytes(4)  # padded copies of the clean keys and values
+
+    def held(estimator):
+        return memory_of(cfg, sizes, assume, estimator).learner["credit_signal"]
+
+    assert held(GRPO["grpo"]) == held(GradientNormImportance()) == 0
+    # Keys once more, copied block by block, and what autograd keeps of the completions.
+    assert held(GradientImportance()) == 2 * shown + 2 * 52 * 2 * sizes.layer_activation_bytes(4)
+    # The token and a tail of 2: 25 counterfactuals in a forward of 75 tokens; the logits of two answer positions twice, and
+    # four numbers more for each of 96 words, all float32.
+    window = PerturbationImportance(window=0, max_tokens_per_forward=75)
+    assert held(window) == shown + 25 * 96 * (2 * 8 + 16)
+    assert held(InvertedImportance(window)) == held(window)
+
+
 def test_hours_by_hand():
     plan = planned("profile=paper", "assume.utilisation=0.5", "assume.price_per_device_hour=2", "learner.steps=100")
     time = plan.methods["grpo"]

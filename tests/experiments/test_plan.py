@@ -47,6 +47,18 @@ def test_profiles_are_planned_without_weights_data_or_network(run):
         assert found["assumptions"]["device"]
 
 
+def test_the_hours_in_the_readme_are_the_planned_ones(run):
+    shown = (ROOT / "README.md").read_text().split("<!-- plan -->\n")[1].split("<!-- /plan -->")[0].strip().splitlines()
+    for row in shown[2:]:
+        profile, devices, *hours = (cell.strip(" `") for cell in row.strip("|").split("|"))
+        _, out, _ = run(f"profile={profile}", "json=true")
+        planned = json.loads(out)
+        assert planned["assumptions"]["devices"] == int(devices)
+        methods = ("grpo", "oar_g", "oar_p_routes", "oar_p")
+        assert hours == [f"{planned['methods'][method]['device_hours']:.1f}" for method in methods]
+    assert len(shown) == 4
+
+
 def test_embedded_sizes_are_those_of_the_taught_model(run):
     """Of hidden size 64 instead of 128: the plan follows model.teach."""
     found = json.loads(run("model.teach.hidden_size=64", "json=true")[1])
