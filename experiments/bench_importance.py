@@ -134,7 +134,7 @@ def engine_when_needed(bench: Bench) -> Iterator[Callable[[str], Learner]]:
         def started() -> tuple[Path, EngineClient, Path]:
             like_the_learner(settings.learner.threads)
             model = model_folder(settings.model, bench.progress.console.print)
-            url = settings.rollout.url
+            url = settings.rollout.only_url
             if url is None:
                 options = engine_options(settings.rollout, settings.model, model, bench.folder)
                 url = running.enter_context(VllmEngine(options)).url

@@ -35,19 +35,26 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         one_of("resume", self.resume, ("never", "auto"))
+        gpus = self.rollout.servers * self.rollout.tensor_parallel
+        require(
+            self.sync.name != "ipc" or gpus == 1, "sync.name", "nccl or checkpoint for an engine of several GPUs", "ipc"
+        )
 
     def identity(self) -> str:
         """A hash of all that decides what a run computes; a checkpoint of another identity is not resumed.
 
-        How long a run is, where it writes, reports or finds its engine does not change a step, so it is left out.
+        How long a run is, where it writes, reports, finds its engine or reaches it does not change a step, so it is left out.
         """
         content = asdict(self)
-        for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark"):
+        for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
         for key in ("steps", "checkpoint_every", "keep_checkpoints"):
             del content["learner"][key]
-        for key in ("url", "host", "port", "token_file", "startup_timeout_s", "request_timeout_s"):
+        for key in (
+            *("url", "host", "port", "token_file", "servers", "tensor_parallel"),
+            *("startup_timeout_s", "request_timeout_s"),
+        ):
             del content["rollout"][key]
         return config_hash(content)[:12]
 

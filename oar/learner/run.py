@@ -20,8 +20,8 @@ from oar.learner.step import Learner, StepReport
 from oar.models import load_policy, load_tokenizer
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.rollout.access import engine_token
-from oar.rollout.client import EngineClient
-from oar.rollout.sync import CheckpointSync
+from oar.rollout.servers import engine_at
+from oar.rollout.sync import make_sync
 from oar.rollout.types import Sampling
 from oar.scoring import score_completions
 from oar.seeding import derive_seed
@@ -30,7 +30,7 @@ from oar.tasks.task import Task
 from oar.tracking import start_tracker
 
 
-def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: str, sync_folder: Path) -> None:
+def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls: list[str], sync_folder: Path) -> None:
     """Train to `learner.steps` in `folder`, from its last checkpoint if there is one, then evaluate."""
     started, git = datetime.now(UTC), git_state(ROOT)
     torch.set_num_threads(cfg.learner.threads)
@@ -41,8 +41,10 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     model, tokenizer = load_policy(source, cfg.model.dtype), load_tokenizer(source)
     # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
     reference = load_policy(start_model, cfg.model.dtype) if cfg.learner.kl_coef > 0 else None
-    client = EngineClient(engine_url, cfg.rollout.request_timeout_s, engine_token(cfg.rollout.token_file))
-    task, sync = Task.named(tokenizer, cfg.model.marker, cfg.template), CheckpointSync(client, sync_folder)
+    token = engine_token(cfg.rollout.token_file)
+    client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
+    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder)
+    task = Task.named(tokenizer, cfg.model.marker, cfg.template)
     learner = Learner(cfg, model, reference, task, client, sync)
     if checkpoint is not None:
         load_optimizer(checkpoint, model, learner.optimizer)
@@ -84,6 +86,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
                 keep=cfg.learner.keep_checkpoints,
             )
         print(progress_line(report, step, cfg.learner.steps), flush=True)
+    sync.close()
     result = final_evaluation(learner)
     provenance = collect_provenance(asdict(cfg), started=started, git=git)
     benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)

@@ -24,8 +24,8 @@ from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.parity import parity_metrics
 from oar.learner.update import LossInputs, accumulate_gradient, contributes, learning_rate, make_optimizer
 from oar.probes import make_probe
-from oar.rollout.client import EngineClient
-from oar.rollout.sync import CheckpointSync
+from oar.rollout.client import Engine
+from oar.rollout.sync import WeightSync
 from oar.rollout.types import Rollout, Sampling
 from oar.scoring import Scores, score_completions
 from oar.seeding import derive_seed, generator
@@ -52,8 +52,8 @@ class Learner:
         model: PreTrainedModel,
         reference: PreTrainedModel | None,
         task: Task,
-        client: EngineClient,
-        sync: CheckpointSync,
+        client: Engine,
+        sync: WeightSync,
     ) -> None:
         self.cfg, self.model, self.reference = cfg, model, reference
         self.task, self.client, self.sync = task, client, sync

@@ -19,6 +19,7 @@ from oar.models import weight_files
 from oar.processes import ChildProcess
 from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.client import EngineClient
+from oar.rollout.sync import SERVER_ARGUMENTS
 
 _POLL_S = 0.25
 _SECRET = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
@@ -36,7 +37,10 @@ class EngineOptions:
     port: int = 0  # 0: a free one
     max_model_len: int = 1024  # tokens, prompt and completion together
     max_num_seqs: int = 256
-    kv_cache_gib: float = 1.0  # on CPU; vLLM takes whole GiB, so this is rounded up
+    kv_cache_gib: float = 1.0  # on CPU vLLM takes whole GiB, so this is rounded up; of each GPU
+    tensor_parallel: int = 1  # GPUs that the model is spread over
+    gpus: tuple[str, ...] = ()  # which ones, as in CUDA_VISIBLE_DEVICES; (): as it is set for this process
+    sync: str = "checkpoint"  # how weights will reach it (conf/sync)
     threads: int = 1  # OpenMP threads, bound to no core; more than one gives up bit-equal repetition (see EngineClient)
     startup_timeout_s: float = 300.0
     token: str | None = field(default=None, repr=False)  # asked of every request (see Guard); None only on loopback
@@ -52,8 +56,15 @@ class EngineOptions:
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--max-num-seqs", str(self.max_num_seqs), "--uvicorn-log-level", "warning"),
             *("--load-format", "safetensors", "--middleware", "oar.rollout.guard.Guard"),
-            *(() if torch.cuda.is_available() else self._cpu_arguments()),
+            *SERVER_ARGUMENTS[self.sync],
+            *(self._gpu_arguments() if torch.cuda.is_available() else self._cpu_arguments()),
         ]
+
+    def _gpu_arguments(self) -> list[str]:
+        # The cache has the size it is told. The share of the GPU's memory is then no more than what must be free at the start,
+        # and a learner that shares the GPU may hold the rest.
+        cache = ["--kv-cache-memory-bytes", str(int(self.kv_cache_gib * 2**30)), "--gpu-memory-utilization", "0.05"]
+        return [*cache, "--tensor-parallel-size", str(self.tensor_parallel)]
 
     def _cpu_arguments(self) -> list[str]:
         # vLLM 0.32 on CPU dies of a request with a seed when a prompt is prefilled in parts; so it never is. And nothing is
@@ -78,6 +89,8 @@ class EngineOptions:
             "DO_NOT_TRACK": "1",
             "HF_HUB_OFFLINE": "1",
         }
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus)
         if not torch.cuda.is_available():
             environment["TORCHDYNAMO_DISABLE"] = "1"
             # Or vLLM puts a worker process in place of "uni" on CPU, to set OpenMP's variables there; here they are set above.

@@ -11,7 +11,7 @@ from oar.rollout.parallel import together
 Answer = TypeVar("Answer")
 
 
-def connect(urls: Sequence[str], timeout_s: float, token: str | None = None) -> Engine:
+def engine_at(urls: Sequence[str], timeout_s: float, token: str | None = None) -> Engine:
     """The engine that the servers at `urls` are together."""
     clients = [EngineClient(url, timeout_s, token) for url in urls]
     return clients[0] if len(clients) == 1 else EngineFleet(clients)

@@ -21,6 +21,16 @@ from oar.weights import full_weights
 
 _TMPFS = Path("/dev/shm")
 
+# What a server is started with, beside VLLM_SERVER_DEV_MODE=1, for weights to reach it in each way.
+SERVER_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "checkpoint": (),
+    "nccl": ("--weight-transfer-config", '{"backend": "nccl"}'),
+    "ipc": (
+        *("--weight-transfer-config", '{"backend": "oar_ipc"}'),
+        *("--worker-extension-cls", "oar.rollout.ipc_worker.Extension"),
+    ),
+}
+
 
 class WeightSync(Protocol):
     """A way to bring weights to the engine."""

@@ -11,7 +11,7 @@ import requests
 from oar.errors import DataError, EngineError
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 from oar.rollout.parallel import together
-from oar.rollout.servers import EngineFleet, connect
+from oar.rollout.servers import EngineFleet, engine_at
 from oar.rollout.types import Sampling
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11], [12], [13, 14]]
@@ -26,15 +26,15 @@ def drawn_at(url: str) -> list[tuple[list[int], int]]:
 
 
 def test_one_url_is_one_client(fake: Callable[..., str]) -> None:
-    assert isinstance(connect([fake()], 10.0), EngineClient)
+    assert isinstance(engine_at([fake()], 10.0), EngineClient)
 
 
 def test_prompts_go_round_and_keep_their_seeds(fake: Callable[..., str]) -> None:
     alone, *two = fake(), fake(), fake()
     for url in (alone, *two):
         EngineClient(url, 10.0).set_weight_version(0)
-    one = connect([alone], 10.0).generate(PROMPTS, SAMPLING, seed=3, expected_version=0)
-    assert connect(two, 10.0).generate(PROMPTS, SAMPLING, seed=3, expected_version=0) == one
+    one = engine_at([alone], 10.0).generate(PROMPTS, SAMPLING, seed=3, expected_version=0)
+    assert engine_at(two, 10.0).generate(PROMPTS, SAMPLING, seed=3, expected_version=0) == one
     shares = [drawn_at(url) for url in two]
     assert [prompt for prompt, _ in shares[0]] == sorted(PROMPTS[0::2])
     assert [prompt for prompt, _ in shares[1]] == sorted(PROMPTS[1::2])
@@ -43,13 +43,13 @@ def test_prompts_go_round_and_keep_their_seeds(fake: Callable[..., str]) -> None
 
 def test_a_fleet_is_as_healthy_as_its_worst_server(fake: Callable[..., str]) -> None:
     good = fake()
-    assert connect([good, fake()], 10.0).health()
-    assert not connect([good, "http://127.0.0.1:9"], 10.0).health()
+    assert engine_at([good, fake()], 10.0).health()
+    assert not engine_at([good, "http://127.0.0.1:9"], 10.0).health()
 
 
 def test_servers_with_different_weights_draw_nothing(fake: Callable[..., str]) -> None:
     urls = [fake(), fake()]
-    fleet = connect(urls, 10.0)
+    fleet = engine_at(urls, 10.0)
     assert fleet.weight_version() == UNKNOWN_VERSION
     fleet.servers[0].set_weight_version(4)
     with pytest.raises(EngineError, match=rf"different weight versions \({urls[0]} 4, {urls[1]} -1\).*sync failed\.$"):
@@ -61,13 +61,13 @@ def test_servers_with_different_weights_draw_nothing(fake: Callable[..., str]) -
 
 
 def test_servers_of_different_models_are_refused(fake: Callable[..., str]) -> None:
-    fleet = connect([fake(), fake("--model", "other")], 10.0)
+    fleet = engine_at([fake(), fake("--model", "other")], 10.0)
     with pytest.raises(EngineError, match=r"must serve one model, but: http.* policy, http.* other\.$"):
         fleet.generate(PROMPTS, SAMPLING, seed=3, expected_version=0)
 
 
 def test_a_prompt_must_fit_the_smallest_server(fake: Callable[..., str]) -> None:
-    fleet = connect([fake(), fake("--max-model-len", "32")], 10.0)
+    fleet = engine_at([fake(), fake("--max-model-len", "32")], 10.0)
     with pytest.raises(DataError, match="prompt 0 has 29 tokens, but must have 1 to 28"):
         fleet.generate([[5] * 29], SAMPLING, seed=3, expected_version=-1)
 

@@ -16,7 +16,7 @@ from oar.errors import ConfigError, SyncError
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 from oar.rollout.ipc_handles import handle_from_json, handle_to_json
 from oar.rollout.nccl import NcclSync
-from oar.rollout.servers import connect
+from oar.rollout.servers import engine_at
 from oar.rollout.sync import CheckpointSync, WeightSync, make_sync
 from oar.weights import described, full_weights
 from tests.conftest import tiny_model
@@ -46,7 +46,7 @@ class LocalSync(NcclSync):
     """`nccl` without a GPU: the learner's side of the transfer does what the test says."""
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 20.0) -> None:
-        super().__init__(connect(urls, timeout_s), timeout_s)
+        super().__init__(engine_at(urls, timeout_s), timeout_s)
         self.groups: list[Group] = []
         self.join: Callable[[], Any] = lambda: None
         self.send: Callable[[], Any] = lambda: None
@@ -77,7 +77,7 @@ def version_at(url: str) -> int:
 
 
 def sync_of(way: str, urls: Sequence[str], folder: Path, timeout_s: float = 20.0) -> WeightSync:
-    return LocalSync(urls, timeout_s) if way == "nccl" else CheckpointSync(connect(urls, timeout_s), folder)
+    return LocalSync(urls, timeout_s) if way == "nccl" else CheckpointSync(engine_at(urls, timeout_s), folder)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_what_needs_a_gpu_is_refused_without_one(
     with pytest.raises(
         ConfigError, match=rf"^sync={way} carries weights .* torch finds no GPU here: use sync=checkpoint\.$"
     ):
-        make_sync(SyncConfig(way, None, 10.0, 1e-3), connect([url], 10.0), tmp_path)
+        make_sync(SyncConfig(way, None, 10.0, 1e-3), engine_at([url], 10.0), tmp_path)
     assert routes(url) == []
 
 
