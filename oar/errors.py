@@ -23,3 +23,7 @@ class SyncError(OarError):
 
 class CheckpointError(OarError):
     """A checkpoint cannot be written, or what is there cannot be trusted."""
+
+
+class RankError(OarError):
+    """A rank of the learner is lost."""

@@ -1,5 +1,6 @@
 """What each layer's attention is given in a forward, kept as it passes: no model's code is changed or repeated for it."""
 
+from collections import UserList
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ class Attended:
 
 
 @contextmanager
-def recorded_attention(model: PreTrainedModel) -> Iterator[list[Attended]]:
+def recorded_attention(model: PreTrainedModel) -> Iterator[UserList[Attended]]:
     """A list for the model's keyword argument `recorded`, which gets one entry for each layer in their order.
 
     Raises DataError for an attention that transformers does not look up by name.
@@ -46,7 +47,7 @@ def recorded_attention(model: PreTrainedModel) -> Iterator[list[Attended]]:
         key: Tensor,
         value: Tensor,
         *args: Any,
-        recorded: list[Attended],
+        recorded: UserList[Attended],
         **options: Any,
     ) -> Any:
         recorded.append(Attended(query.detach(), key.detach(), value.detach(), options["scaling"]))
@@ -55,7 +56,7 @@ def recorded_attention(model: PreTrainedModel) -> Iterator[list[Attended]]:
     AttentionInterface.register(name, record)
     AttentionMaskInterface.register(name, mask)
     with attention_named(model, name):
-        yield []
+        yield UserList()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from oar.batch import CompletionBatch
+from oar.projection import token_scores
 from oar.recording import Attended, recorded_attention
 
 
@@ -65,11 +66,10 @@ def score_completions(model: PreTrainedModel, batch: CompletionBatch, *, tempera
     row, token = batch.completion_mask.nonzero(as_tuple=True)
     # The hidden state one position before a token is the one that predicts it.
     predicting = forward.hidden[row, batch.prompt_lengths[row] + token - 1]
-    logits = model.get_output_embeddings()(predicting).float() / temperature
-    all_logprobs = logits.log_softmax(dim=-1)
-    chosen = all_logprobs.gather(1, batch.completion_ids[row, token][:, None])[:, 0]
-    entropy = -(all_logprobs.detach().exp() * all_logprobs.detach()).sum(dim=-1)
-    empty = torch.zeros(batch.completion_mask.shape, device=predicting.device)
+    chosen, entropy = token_scores(
+        predicting, model.get_output_embeddings(), batch.completion_ids[row, token], temperature
+    )
+    empty = chosen.new_zeros(batch.completion_mask.shape)
     return Scores(empty.index_put((row, token), chosen), empty.index_put((row, token), entropy), forward)
 
 

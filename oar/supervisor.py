@@ -3,7 +3,6 @@
 import fcntl
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from oar.config import ModelConfig, RolloutConfig, SyncConfig, TrainConfig, buil
 from oar.errors import ConfigError, EngineError
 from oar.files import write_text_atomic
 from oar.learner.checkpoint import resumable_checkpoint
+from oar.learner.launch import learner_command
 from oar.models import model_folder
 from oar.processes import ChildProcess
 from oar.rollout.access import engine_token
@@ -50,7 +50,7 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         refuse_unreadable([*([source.problem_set] if isinstance(source, DatasetSource) else []), *benchmarks.values()])
     refuse_contaminated(source, cfg.benchmark, cfg.data.allow_contaminated)
     start_model = model_folder(cfg.model, lambda line: print(line, flush=True))
-    servers = server_options(cfg.rollout, cfg.model, start_model, folder, sync=cfg.sync, learner_gpus=1)
+    servers = server_options(cfg.rollout, cfg.model, start_model, folder, sync=cfg.sync, learner_gpus=cfg.learner.ranks)
 
     with ExitStack() as running:
         running.enter_context(terminable())
@@ -63,7 +63,7 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         engine = None
         if not cfg.rollout.urls:
             engine = running.enter_context(VllmFleet(servers))
-        command = [sys.executable, "-m", "oar.learner", "--config", str(config_file), "--model", str(start_model)]
+        command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
         command += ["--engine-urls", *(engine.urls if engine else cfg.rollout.urls), "--sync-folder", str(sync_folder)]
         learner = running.enter_context(ChildProcess(command))
         while (code := learner.poll()) is None and (engine is None or engine.poll() is None):

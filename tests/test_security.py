@@ -19,7 +19,8 @@ import torch
 
 from oar.config import TrainConfig, validated
 from oar.errors import CheckpointError, ConfigError, DataError, OarError
-from oar.learner.checkpoint import OPTIMIZER_FILE, load_optimizer, load_state
+from oar.learner.checkpoint import OPTIMIZER_FOLDER, load_state
+from oar.learner.optimizer_state import load_optimizer
 from oar.models import load_policy, load_tokenizer
 from oar.provenance import ROOT
 from oar.rollout.access import TOKEN_VARIABLE, engine_token
@@ -102,14 +103,15 @@ def test_a_models_own_code_is_not_run_and_nobody_is_asked(
 
 
 def test_a_checkpoint_is_not_unpickled_even_with_the_right_hash(model_copy: Path, sprung: Path) -> None:
-    torch.save({"state": Trap(sprung)}, model_copy / OPTIMIZER_FILE)
+    (trap,) = (model_copy / OPTIMIZER_FOLDER).iterdir()
+    torch.save({"state": Trap(sprung)}, trap)
     state = json.loads((model_copy / "state.json").read_text())
-    state["files"][OPTIMIZER_FILE] = hashlib.sha256((model_copy / OPTIMIZER_FILE).read_bytes()).hexdigest()
+    state["files"][f"{OPTIMIZER_FOLDER}/{trap.name}"] = hashlib.sha256(trap.read_bytes()).hexdigest()
     (model_copy / "state.json").write_text(json.dumps(state))
     load_state(model_copy)
     model = load_policy(model_copy, "float32")
     with pytest.raises(CheckpointError, match="not in safetensors"):
-        load_optimizer(model_copy, model, torch.optim.AdamW(model.parameters()))
+        load_optimizer(trap.parent, model, torch.optim.AdamW(model.parameters()))
     assert not sprung.exists()
 
 

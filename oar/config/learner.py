@@ -44,6 +44,10 @@ class LearnerConfig:
     warmup_steps: int
     max_grad_norm: float
     threads: int
+    ranks: int
+    rank_timeout_s: float
+    compute_dtype: str
+    activation_checkpointing: bool
     checkpoint_every: int
     keep_checkpoints: int
 
@@ -77,5 +81,14 @@ class LearnerConfig:
         require(self.warmup_steps >= 0, "learner.warmup_steps", "0 or more", self.warmup_steps)
         require(self.max_grad_norm > 0, "learner.max_grad_norm", "above 0", self.max_grad_norm)
         require(self.threads >= 1, "learner.threads", "1 or more", self.threads)
+        updated = self.batch_size // self.updates_per_rollout
+        require(
+            self.ranks >= 1 and (self.ranks == 1 or self.ranks * self.micro_batch_size <= updated),
+            "learner.ranks",
+            f"1 or more, and few enough for micro-batches of {self.micro_batch_size} in an update of {updated} completions",
+            self.ranks,
+        )
+        require(self.rank_timeout_s > 0, "learner.rank_timeout_s", "above 0", self.rank_timeout_s)
+        one_of("learner.compute_dtype", self.compute_dtype, ("float32", "bfloat16"))
         require(self.checkpoint_every >= 1, "learner.checkpoint_every", "1 or more", self.checkpoint_every)
         require(self.keep_checkpoints >= 1, "learner.keep_checkpoints", "1 or more", self.keep_checkpoints)

@@ -35,10 +35,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         one_of("resume", self.resume, ("never", "auto"))
-        gpus = self.rollout.servers * self.rollout.tensor_parallel
-        require(
-            self.sync.name != "ipc" or gpus == 1, "sync.name", "nccl or checkpoint for an engine of several GPUs", "ipc"
-        )
+        alone = self.rollout.servers == self.rollout.tensor_parallel == self.learner.ranks == 1
+        several = self.sync.name == "ipc" and not alone
+        require(not several, "sync.name", "nccl or checkpoint where there are several GPUs", self.sync.name)
 
     def identity(self) -> str:
         """A hash of all that decides what a run computes; a checkpoint of another identity is not resumed.
@@ -49,7 +48,14 @@ class TrainConfig:
         for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
-        for key in ("steps", "checkpoint_every", "keep_checkpoints"):
+        for key in (
+            "steps",
+            "checkpoint_every",
+            "keep_checkpoints",
+            "ranks",
+            "rank_timeout_s",
+            "activation_checkpointing",
+        ):
             del content["learner"][key]
         for key in (
             *("url", "host", "port", "token_file", "servers", "tensor_parallel"),

@@ -1,26 +1,32 @@
 """Checkpoints that are whole or absent: written beside, verified by hash, moved into place.
 
-A checkpoint is an ordinary Hugging Face folder plus the optimizer's state as safetensors and `state.json`. No random
-state is saved: every draw of a run derives from its seed and step (oar/seeding.py), so there is none.
+A checkpoint is an ordinary Hugging Face folder plus the optimizer's state as safetensors and, written last, `state.json` with
+the hash of every file. The number of ranks that wrote it does not matter to those that read it. No random state is saved: every
+draw of a run derives from its seed and step (oar/seeding.py), so there is none.
 """
 
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oar.config import TrainConfig
 from oar.errors import CheckpointError
+from oar.learner.distributed import ALONE, Ranks
+from oar.learner.optimizer_state import save_optimizer
+from oar.weights import full_weights, take_part
 
-OPTIMIZER_FILE = "optimizer.state"  # in safetensors, but not by name: vLLM would load it as weights of the model
+OPTIMIZER_FOLDER = "optimizer"  # a folder of its own: beside the model's files vLLM would load it as weights
 STATE_FILE = "state.json"
+CHECKPOINTS = "checkpoints"
 
 
 def save_checkpoint(
@@ -32,36 +38,53 @@ def save_checkpoint(
     state: dict[str, Any],
     *,
     keep: int,
+    ranks: Ranks = ALONE,
 ) -> Path:
-    """Write `folder/step_<step>` and drop all but the last `keep`.
+    """Write `folder/step_<step>` and drop all but the last `keep` and the best one.
 
-    `state` (JSON) goes into state.json beside the hashes of every file. On any failure to write, what was there before
+    All ranks call it, on a folder that all of them see. `state` (JSON) goes into state.json beside the hashes of every file;
+    its "accuracy", where there is one, decides which checkpoint is the best. On any failure to write, what was there before
     stays as it was and CheckpointError says so.
     """
-    final, temporary = folder / f"step_{step:06d}", folder / f".step_{step:06d}.tmp"
+    final = checkpoint_of(folder, step)
+    temporary = folder / f".{final.name}.tmp"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        save_file(_flat_optimizer_state(model, optimizer), temporary / OPTIMIZER_FILE)
-        files = {path.name: _sha256(path) for path in sorted(temporary.iterdir())}
-        (temporary / STATE_FILE).write_text(json.dumps({**state, "step": step, "files": files}, indent=1) + "\n")
-        for path in temporary.iterdir():
-            _flush_to_disk(path)
-        if final.exists():
-            shutil.rmtree(final)
-        temporary.rename(final)
-        _flush_to_disk(folder)
+        if ranks.first:
+            for left in folder.glob(".step_*.tmp"):  # by a run that was killed while it saved
+                shutil.rmtree(left)
+            temporary.mkdir(parents=True)
+        ranks.wait()
+        save_optimizer(temporary / OPTIMIZER_FOLDER, model, optimizer, ranks)
+        if ranks.first:
+            model.save_pretrained(temporary, state_dict={name: weight.cpu() for name, weight in full_weights(model)})
+            tokenizer.save_pretrained(temporary)
+        else:
+            take_part(model)
+        ranks.wait()
+        if ranks.first:
+            _seal(temporary, {**state, "step": step})
+            if final.exists():
+                shutil.rmtree(final)
+            temporary.rename(final)
+            _flush_to_disk(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
             f"The checkpoint of step {step} could not be written to {folder} ({error}); earlier checkpoints are untouched: "
             "make room there and start again with resume=auto."
         ) from error
-    for old in _checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+    if ranks.first:
+        best = best_checkpoint(folder)
+        for old in _checkpoints(folder)[:-keep]:
+            if old != best:
+                shutil.rmtree(old.rename(folder / f".{old.name}.tmp"))  # never seen half deleted
     return final
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of the highest accuracy, the later of two alike; None where no accuracy was measured."""
+    measured = {path: accuracy for path in _checkpoints(folder) if (accuracy := _accuracy(path)) is not None}
+    return max(measured, key=lambda path: (measured[path], path.name), default=None)
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -75,7 +98,7 @@ def resumable_checkpoint(folder: Path, cfg: TrainConfig) -> Path | None:
 
     Raises CheckpointError for one that is damaged, belongs to other settings or lies past the steps asked for.
     """
-    checkpoint = latest_checkpoint(folder / "checkpoints")
+    checkpoint = latest_checkpoint(folder / CHECKPOINTS)
     if checkpoint is None:
         return None
     if load_state(checkpoint)["identity"] != cfg.identity():
@@ -91,6 +114,11 @@ def resumable_checkpoint(folder: Path, cfg: TrainConfig) -> Path | None:
     return checkpoint
 
 
+def checkpoint_of(folder: Path, step: int) -> Path:
+    """What the checkpoint of a step is called in the folder of checkpoints."""
+    return folder / f"step_{step:06d}"
+
+
 def checkpoint_step(checkpoint: Path) -> int:
     """How many steps were done when it was written."""
     return int(checkpoint.name.removeprefix("step_"))
@@ -104,8 +132,9 @@ def load_state(checkpoint: Path) -> dict[str, Any]:
     advice = f"delete the folder {checkpoint} to go on from the one before it"
     try:
         state: dict[str, Any] = json.loads((checkpoint / STATE_FILE).read_text())
-        for name, digest in state["files"].items():
-            if _sha256(checkpoint / name) != digest:
+        found = _hashes(checkpoint / name for name in state["files"])
+        for (name, digest), now in zip(state["files"].items(), found, strict=True):
+            if now != digest:
                 raise CheckpointError(
                     f"The checkpoint's file {name} is not what was written (its hash differs): {advice}."
                 )
@@ -114,32 +143,33 @@ def load_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def load_optimizer(checkpoint: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
-    """Put the saved optimizer state back; parameters are matched by name. Raises CheckpointError where it is no safetensors."""
+def _seal(checkpoint: Path, state: dict[str, Any]) -> None:
+    """Write state.json with the hash of every file that is there, and bring all of it to the disk."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    names = [path.relative_to(checkpoint).as_posix() for path in files]
+    state = {**state, "files": dict(zip(names, _hashes(files), strict=True))}
+    (checkpoint / STATE_FILE).write_text(json.dumps(state, indent=1) + "\n")
+    for path in (*checkpoint.rglob("*"), checkpoint):
+        _flush_to_disk(path)
+
+
+def _accuracy(checkpoint: Path) -> float | None:
+    """Of a damaged one nothing is known; who resumes from it is told."""
     try:
-        flat = load_file(checkpoint / OPTIMIZER_FILE)
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{checkpoint / OPTIMIZER_FILE} is not in safetensors ({error}); it is not read."
-        ) from error
-    for name, parameter in model.named_parameters():
-        values = {key.rsplit("/", 1)[1]: value for key, value in flat.items() if key.rsplit("/", 1)[0] == name}
-        if values:
-            optimizer.state[parameter] = {
-                key: value if value.dim() == 0 else value.to(parameter.device) for key, value in values.items()
-            }
-
-
-def _flat_optimizer_state(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    return {
-        f"{name}/{key}": value.contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
+        accuracy = json.loads((checkpoint / STATE_FILE).read_text()).get("accuracy")
+    except (OSError, ValueError):
+        return None
+    return accuracy if isinstance(accuracy, float) else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step_*") if path.is_dir())
+
+
+def _hashes(paths: Iterable[Path]) -> list[str]:
+    """SHA-256 of files, side by side: hashing of many gigabytes takes minutes."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(_sha256, paths))
 
 
 def _sha256(path: Path) -> str:

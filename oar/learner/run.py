@@ -11,11 +11,21 @@ import torch
 
 from oar.completions import TokenSource, draw
 from oar.config import TrainConfig
-from oar.evaluation import EvaluationResult, concatenate, evaluate
-from oar.learner.checkpoint import checkpoint_step, load_optimizer, resumable_checkpoint, save_checkpoint
-from oar.learner.collect import grade_rollouts
+from oar.evaluation import MEAN, EvaluationResult, concatenate, evaluate
+from oar.learner.checkpoint import (
+    CHECKPOINTS,
+    OPTIMIZER_FOLDER,
+    best_checkpoint,
+    checkpoint_of,
+    checkpoint_step,
+    resumable_checkpoint,
+    save_checkpoint,
+)
+from oar.learner.distributed import Ranks, joined
+from oar.learner.optimizer_state import load_optimizer
 from oar.learner.parity import parity_metrics
 from oar.learner.samples import sample_rows
+from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
 from oar.models import load_policy, load_tokenizer
 from oar.provenance import ROOT, collect_provenance, git_state
@@ -27,7 +37,9 @@ from oar.scoring import score_completions
 from oar.seeding import derive_seed
 from oar.tasks.sources import load_benchmarks
 from oar.tasks.task import Task
-from oar.tracking import start_tracker
+from oar.tracking import Tracker, start_tracker
+
+CURVE = f"eval/{MEAN}/avg@1"  # the accuracy that a point of the learning curve comes down to
 
 
 def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls: list[str], sync_folder: Path) -> None:
@@ -36,57 +48,37 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
     torch.set_num_threads(cfg.learner.threads)
     # On a GPU some kernels have no deterministic form; there a warning must do.
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-    checkpoint = resumable_checkpoint(folder, cfg)
-    source = checkpoint or start_model
-    model, tokenizer = load_policy(source, cfg.model.dtype), load_tokenizer(source)
-    # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
-    reference = load_policy(start_model, cfg.model.dtype) if cfg.learner.kl_coef > 0 else None
-    token = engine_token(cfg.rollout.token_file)
-    client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
-    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder)
-    task = Task.named(tokenizer, cfg.model.marker, cfg.template)
-    learner = Learner(cfg, model, reference, task, client, sync)
-    if checkpoint is not None:
-        load_optimizer(checkpoint, model, learner.optimizer)
-        learner.step = checkpoint_step(checkpoint)
-    tracker = start_tracker(
-        folder,
-        mode=cfg.tracking.mode,  # type: ignore[arg-type]  # validated
-        project=cfg.tracking.project,
-        group=cfg.tracking.group,
-        name=folder.name,
-        job_type=cfg.method.name,
-        tags=[cfg.profile, cfg.method.name, cfg.gating.name, cfg.probe.name],
-        config=asdict(cfg),
-    )
-    tracker.resume(-1 if checkpoint is None else learner.step)
-    print(batch_arithmetic(cfg), flush=True)
-
-    verify_sync(learner)
-    if checkpoint is None:
-        tracker.log(0, curve_point(learner).metrics())
-    while learner.step < cfg.learner.steps:
-        report = learner.training_step()
-        step, metrics = learner.step, dict(report.metrics)
-        evaluating = time.perf_counter()
-        if step % cfg.evaluation.curve_every == 0:
-            metrics |= curve_point(learner).metrics()
-        tracker.log(step, metrics)
-        tracker.log_timings(step, report.seconds | {"evaluation": time.perf_counter() - evaluating})
-        if step % cfg.tracking.samples_every == 0:
-            tracker.log_samples(step, sample_rows(learner.task, report, cfg.tracking.samples))
-        if step % cfg.learner.checkpoint_every == 0 or step == cfg.learner.steps:
-            save_checkpoint(
-                folder / "checkpoints",
-                step,
-                model,
-                tokenizer,
-                learner.optimizer,
-                {"identity": cfg.identity()},
-                keep=cfg.learner.keep_checkpoints,
-            )
-        print(progress_line(report, step, cfg.learner.steps), flush=True)
-    sync.close()
+    with joined(cfg.learner) as ranks:
+        checkpoint = resumed(folder, cfg, ranks)
+        learner = make_learner(cfg, checkpoint, start_model, engine_urls, sync_folder, ranks)
+        tracker = make_tracker(cfg, folder) if ranks.first else None  # who has one tells what happens
+        if tracker is not None:
+            tracker.resume(-1 if checkpoint is None else learner.step)
+            print(batch_arithmetic(cfg), flush=True)
+            if checkpoint is not None:
+                print(f"going on from {checkpoint}", flush=True)
+        verify_sync(learner)
+        if tracker is not None and checkpoint is None:
+            tracker.log(0, curve_point(learner).metrics())
+        while learner.step < cfg.learner.steps:
+            report = learner.training_step()
+            metrics = {} if tracker is None else record(learner, tracker, report)
+            if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps:
+                save_checkpoint(
+                    folder / CHECKPOINTS,
+                    learner.step,
+                    learner.model,
+                    learner.task.tokenizer,
+                    learner.optimizer,
+                    {"identity": cfg.identity(), "accuracy": metrics.get(CURVE)},
+                    keep=cfg.learner.keep_checkpoints,
+                    ranks=ranks,
+                )
+            if tracker is not None:
+                print(progress_line(report, learner.step, cfg.learner.steps), flush=True)
+    if tracker is None:
+        return  # a final evaluation may take hours, for which nobody needs to wait
+    learner.sync.close()
     result = final_evaluation(learner)
     provenance = collect_provenance(asdict(cfg), started=started, git=git)
     benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
@@ -97,19 +89,86 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
         "step": learner.step,
         "identity": cfg.identity(),
         "measure": cfg.measure(),
-        "template": task.template_record(),
+        "template": learner.task.template_record(),
     }
     result.save(folder, provenance)
     tracker.finish()
     print(result.table(), flush=True)
+    best = best_checkpoint(folder / CHECKPOINTS)
+    if best is not None:
+        print(f"best on the learning curve: {best}", flush=True)
+
+
+def resumed(folder: Path, cfg: TrainConfig, ranks: Ranks) -> Path | None:
+    """The checkpoint to go on from, found and verified by the first rank."""
+    found = resumable_checkpoint(folder, cfg) if ranks.first else None
+    step = ranks.share({"step": torch.tensor(-1 if found is None else checkpoint_step(found))} if ranks.first else None)
+    return None if step["step"] < 0 else checkpoint_of(folder / CHECKPOINTS, int(step["step"]))
+
+
+def make_learner(
+    cfg: TrainConfig,
+    checkpoint: Path | None,
+    start_model: Path,
+    engine_urls: list[str],
+    sync_folder: Path,
+    ranks: Ranks,
+) -> Learner:
+    """The learner as `checkpoint` left it, or at step 0 with the starting model."""
+    source = checkpoint or start_model
+    # AdamW's small steps need float32; what forwards compute in is learner.compute_dtype.
+    model, tokenizer = load_policy(source, "float32"), load_tokenizer(source)
+    if ranks.count > 1 or cfg.learner.compute_dtype != "float32":
+        shard(model, getattr(torch, cfg.learner.compute_dtype))
+    # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
+    reference = load_policy(start_model, cfg.learner.compute_dtype) if cfg.learner.kl_coef > 0 else None
+    token = engine_token(cfg.rollout.token_file)
+    client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
+    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder)
+    task = Task.named(tokenizer, cfg.model.marker, cfg.template)
+    learner = Learner(cfg, model, reference, task, client, sync, ranks)
+    if checkpoint is not None:
+        load_optimizer(checkpoint / OPTIMIZER_FOLDER, model, learner.optimizer)
+        learner.step = checkpoint_step(checkpoint)
+    return learner
+
+
+def make_tracker(cfg: TrainConfig, folder: Path) -> Tracker:
+    """Where the run's metrics go."""
+    return start_tracker(
+        folder,
+        mode=cfg.tracking.mode,  # type: ignore[arg-type]  # validated
+        project=cfg.tracking.project,
+        group=cfg.tracking.group,
+        name=folder.name,
+        job_type=cfg.method.name,
+        tags=[cfg.profile, cfg.method.name, cfg.gating.name, cfg.probe.name],
+        config=asdict(cfg),
+    )
+
+
+def record(learner: Learner, tracker: Tracker, report: StepReport) -> dict[str, float]:
+    """Tell a step's metrics, its point of the learning curve where it has one, its seconds and some of its completions.
+
+    Returns the metrics.
+    """
+    cfg, step, metrics = learner.cfg, learner.step, dict(report.metrics)
+    evaluating = time.perf_counter()
+    if step % cfg.evaluation.curve_every == 0:
+        metrics |= curve_point(learner).metrics()
+    tracker.log(step, metrics)
+    tracker.log_timings(step, report.seconds | {"evaluation": time.perf_counter() - evaluating})
+    if step % cfg.tracking.samples_every == 0:
+        tracker.log_samples(step, sample_rows(learner.task, report, cfg.tracking.samples))
+    return metrics
 
 
 def verify_sync(learner: Learner) -> None:
     """Give the engine the learner's weights and prove by logprobs that it has them, before anything builds on it."""
-    learner.sync.push(learner.model, learner.step)
+    learner.publish()
     problems = learner.source.problems(0, 0, 1)
-    graded = grade_rollouts(problems, learner.generate(problems), learner.task, learner.model.device)
-    with torch.no_grad():
+    graded = learner.grade(problems, learner.generate(problems))
+    with torch.no_grad(), gathered(learner.model):
         scores = score_completions(learner.model, graded.batch, temperature=learner.cfg.rollout.temperature)
     bound = learner.cfg.sync.max_logprob_diff
     parity_metrics(graded.batch.sampler_logprobs, scores.logprobs, graded.batch.completion_mask, bound=bound)
@@ -135,7 +194,7 @@ def batch_arithmetic(cfg: TrainConfig) -> str:
     return (
         f"{cfg.method.name}, seed {cfg.seed}: {learner.steps} steps of {groups} prompts x {learner.num_generations} = "
         f"{learner.batch_size} completions; {learner.updates_per_rollout} update(s) per rollout, "
-        f"micro-batches of {learner.micro_batch_size}"
+        f"micro-batches of {learner.micro_batch_size}" + (f" over {learner.ranks} ranks" if learner.ranks > 1 else "")
     )
 
 

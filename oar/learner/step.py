@@ -21,7 +21,9 @@ from oar.errors import DataError
 from oar.gating import bilevel_weights, weight_metrics
 from oar.importance.base import CreditInputs
 from oar.learner.collect import GradedBatch, grade_rollouts
+from oar.learner.distributed import ALONE, Ranks, share_graded
 from oar.learner.parity import parity_metrics
+from oar.learner.sharding import gathered
 from oar.learner.update import LossInputs, accumulate_gradient, contributes, learning_rate, make_optimizer
 from oar.probes import make_probe
 from oar.rollout.client import Engine
@@ -31,6 +33,7 @@ from oar.scoring import Scores, score_completions
 from oar.seeding import derive_seed, generator
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
+from oar.weights import take_part, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,10 @@ class StepReport:
 
 
 class Learner:
-    """The policy, its optimizer and the ways to the engine. `step` counts the updates of the policy that are done."""
+    """The policy, its optimizer and the ways to the engine. `step` counts the updates of the policy that are done.
+
+    With several ranks every method is called on all of them; only the first speaks to the engine.
+    """
 
     def __init__(
         self,
@@ -54,9 +60,10 @@ class Learner:
         task: Task,
         client: Engine,
         sync: WeightSync,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.cfg, self.model, self.reference = cfg, model, reference
-        self.task, self.client, self.sync = task, client, sync
+        self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
         self.step = 0
         self.source = build("data.source", cfg.data.source)
         self.estimator = build("method.estimator", cfg.method.estimator)
@@ -79,7 +86,7 @@ class Learner:
             problems = self.source.problems(self.cfg.seed, self.step, cfg.batch_size // cfg.num_generations)
             groups = self.generate(problems)
         with clock("grading"):
-            graded = grade_rollouts(problems, groups, self.task, self.model.device)
+            graded = self.grade(problems, groups)
             advantages = group_advantages(
                 self.rewards(graded),
                 cfg.num_generations,
@@ -97,11 +104,13 @@ class Learner:
             update = self.update(data, look if on_policy else None)
         self.step += 1
         with clock("sync"):
-            self.sync.push(self.model, self.step)
+            self.publish()
         return StepReport(batch_metrics(graded, data) | update, clock.seconds(), graded, data)
 
     def generate(self, problems: Sequence[Problem]) -> list[list[Rollout]]:
-        """Completions of each problem, drawn by the engine with the weights of this step."""
+        """Completions of each problem, drawn by the engine with the weights of this step; none on other ranks than the first."""
+        if not self.ranks.first:
+            return []
         rollout = self.cfg.rollout
         return self.client.generate(
             [self.task.encode_prompt(problem) for problem in problems],
@@ -109,6 +118,12 @@ class Learner:
             seed=derive_seed(self.cfg.seed, "sampling", self.step),
             expected_version=self.step,
         )
+
+    def grade(self, problems: Sequence[Problem], groups: Sequence[Sequence[Rollout]]) -> GradedBatch:
+        """What `generate` gave, graded by the first rank and shared with all."""
+        device = self.model.device
+        graded = grade_rollouts(problems, groups, self.task, device) if self.ranks.first else None
+        return share_graded(graded, self.ranks, device)
 
     def rewards(self, graded: GradedBatch) -> Tensor:
         """(B,): 1 for a right answer; for the control `reward=random` the toss of a coin."""
@@ -142,13 +157,16 @@ class Learner:
             )
         data.old_logprobs[rows], data.entropy[rows] = scores.logprobs.detach(), scores.entropy
         data.token_importance[rows], data.token_weights[rows] = credit.token_importance, credit.token_weights
-        data.token_advantages[rows] = credit.token_advantages
+        data.token_advantages[rows], data.known[rows] = credit.token_advantages, True
 
     @torch.no_grad()
     def score(self, data: LossInputs, look: Callable[[Tensor, Scores], None], which: Tensor) -> None:
         """Look at the completions `which` (B,) marks with forwards that leave no graph."""
-        for rows in data.batch.micro_batches(which.nonzero()[:, 0], self.cfg.learner.micro_batch_size):
-            look(rows, score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature))
+        micro_batches = data.batch.micro_batches(which.nonzero()[:, 0], self.cfg.learner.micro_batch_size)
+        with gathered(self.model):
+            for rows in micro_batches[self.ranks.rank :: self.ranks.count]:
+                scores = score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature)
+                look(rows, scores)
 
     def update(self, data: LossInputs, look: Callable[[Tensor, Scores], None] | None) -> dict[str, float]:
         """`updates_per_rollout` optimizer steps, each on its share of whole groups.
@@ -156,24 +174,30 @@ class Learner:
         Raises DataError on a gradient that is not finite, SyncError where sampler and learner disagree.
         """
         cfg, reports = self.cfg.learner, []
+        if look is None:
+            data.merge(self.ranks)  # all completions were looked at beforehand
         for part, index in enumerate(torch.arange(len(data.batch)).chunk(cfg.updates_per_rollout)):
             lr = learning_rate(cfg, self.step * cfg.updates_per_rollout + part)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
             self.optimizer.zero_grad(set_to_none=True)
-            report = accumulate_gradient(
-                self.model,
-                self.reference,
-                data,
-                index.to(self.model.device),
-                cfg,
-                temperature=self.cfg.rollout.temperature,
-                max_completion_length=self.cfg.rollout.max_new_tokens,
-                look=look,
-            )
+            with gathered(self.model):
+                report = accumulate_gradient(
+                    self.model,
+                    self.reference,
+                    data,
+                    index.to(self.model.device),
+                    cfg,
+                    temperature=self.cfg.rollout.temperature,
+                    max_completion_length=self.cfg.rollout.max_new_tokens,
+                    look=look,
+                    ranks=self.ranks,
+                )
+            if look is not None:
+                data.merge(self.ranks)
             # Every completion has been scored by now, and no weight has moved.
             parity = self.parity(data)
-            norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.max_grad_norm))
+            norm = float(whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.max_grad_norm)))
             if not torch.isfinite(torch.tensor(norm)):
                 raise DataError(f"The gradient of step {self.step} is {norm}: lower learner.lr or look at the rewards.")
             self.optimizer.step()
@@ -184,6 +208,14 @@ class Learner:
         """How far sampler and learner are apart. Raises SyncError where it is too far."""
         bound = self.cfg.sync.max_logprob_diff
         return parity_metrics(data.batch.sampler_logprobs, data.old_logprobs, data.batch.completion_mask, bound=bound)
+
+    def publish(self) -> None:
+        """Give the engine the weights, under version `step`."""
+        if self.ranks.first:
+            self.sync.push(self.model, self.step)
+        else:
+            take_part(self.model)
+        self.ranks.wait()
 
 
 class Clock:

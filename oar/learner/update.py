@@ -1,4 +1,4 @@
-"""The optimizer's part of a step: micro-batches in, one clipped AdamW step out."""
+"""The optimizer's part of a step: micro-batches in, the gradient of the batch's loss out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ from transformers import PreTrainedModel
 
 from oar.batch import CompletionBatch
 from oar.config import LearnerConfig
+from oar.learner.distributed import ALONE, Ranks
+from oar.learner.sharding import recomputed_layers
 from oar.losses import loss_scale, policy_loss, sampler_correction
 from oar.scoring import Scores, score_completions
 
@@ -17,7 +19,8 @@ from oar.scoring import Scores, score_completions
 class LossInputs:
     """What the loss of B completions needs besides a forward. The learner fills the rows in as it comes to know them.
 
-    old_logprobs, entropy, token_importance, token_weights, token_advantages: (B, T); advantages: (B,).
+    old_logprobs, entropy, token_importance, token_weights, token_advantages: (B, T); advantages: (B,); known (B,): which rows
+    this rank has filled in, where there are several.
     """
 
     batch: CompletionBatch
@@ -27,13 +30,31 @@ class LossInputs:
     token_importance: Tensor
     token_weights: Tensor
     token_advantages: Tensor
+    known: Tensor
 
     @classmethod
     def of(cls, batch: CompletionBatch, advantages: Tensor) -> "LossInputs":
         """Nothing known but the advantages: every token weighs 1."""
         empty = torch.zeros(batch.completion_mask.shape, device=advantages.device)
         weights = torch.ones_like(empty)
-        return cls(batch, advantages, empty, empty.clone(), empty.clone(), weights, advantages[:, None] * weights)
+        known = torch.zeros_like(advantages, dtype=torch.bool)
+        return cls(
+            batch, advantages, empty, empty.clone(), empty.clone(), weights, advantages[:, None] * weights, known
+        )
+
+    def merge(self, ranks: Ranks) -> None:
+        """Bring together what each rank has filled in; every row must be known to exactly one of them."""
+        if ranks.count == 1:
+            return
+        for values in (
+            self.old_logprobs,
+            self.entropy,
+            self.token_importance,
+            self.token_weights,
+            self.token_advantages,
+        ):
+            ranks.total(values.masked_fill_(~self.known[:, None], 0))
+        self.known.fill_(True)
 
 
 def make_optimizer(model: PreTrainedModel, cfg: LearnerConfig) -> torch.optim.AdamW:
@@ -58,8 +79,12 @@ def accumulate_gradient(
     temperature: float,
     max_completion_length: int,
     look: Callable[[Tensor, Scores], None] | None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Add the gradient of the loss of completions `index` to the parameters' `.grad`, `micro_batch_size` rows at a time.
+
+    Each rank takes every `ranks.count`-th micro-batch, so that these are the same however many ranks there are. The loss is a sum
+    whose normaliser counts the whole batch, which every rank holds.
 
     `look(rows, scores)`, where given, is called with each micro-batch's forward before its loss and fills these rows of
     `data` in: on the policy one forward serves credit and loss. Rows whose advantage is 0 have no gradient and are left
@@ -71,9 +96,12 @@ def accumulate_gradient(
     scale[index] = loss_scale(mask, cfg.aggregation, max_completion_length)
     totals = {"loss": 0.0, "clipped": 0.0, "approx_kl": 0.0}
     contributing = index[contributes(data.advantages, reference)[index]]
-    for rows in data.batch.micro_batches(contributing, cfg.micro_batch_size):
+    micro_batches = data.batch.micro_batches(contributing, cfg.micro_batch_size)
+    own = micro_batches[ranks.rank :: ranks.count]
+    for rows in own:
         batch, cap = data.batch.rows(rows), cfg.sampler_correction_cap
-        scores = score_completions(model, batch, temperature=temperature)
+        with recomputed_layers(model, cfg.activation_checkpointing):
+            scores = score_completions(model, batch, temperature=temperature)
         if look is not None:
             look(rows, scores)
         ref_logprobs = None
@@ -96,12 +124,13 @@ def accumulate_gradient(
         totals["loss"] += float(loss.detach())
         for name, value in sums.items():
             totals[name] += float(value)
+    if len(own) < len(micro_batches[:: ranks.count]):
+        # Another rank has one micro-batch more, and each backward pass sums the gradients of all: this rank adds zeros.
+        spare = score_completions(model, data.batch.rows(micro_batches[0][:1]), temperature=temperature)
+        (0.0 * spare.logprobs.sum()).backward()
+    loss, clipped, approx_kl = ranks.total(torch.tensor(list(totals.values()), dtype=torch.float64)).tolist()
     tokens = float(mask.sum())
-    return {
-        "train/loss": totals["loss"],
-        "train/clip_fraction": totals["clipped"] / tokens,
-        "train/approx_kl": totals["approx_kl"] / tokens,
-    }
+    return {"train/loss": loss, "train/clip_fraction": clipped / tokens, "train/approx_kl": approx_kl / tokens}
 
 
 def contributes(advantages: Tensor, reference: PreTrainedModel | None) -> Tensor:

@@ -1,6 +1,5 @@
 """A vLLM server in a process of its own: start, wait until it is healthy, stop without leaving anything behind."""
 
-import ipaddress
 import math
 import os
 import re
@@ -17,7 +16,7 @@ from transformers import AutoConfig
 from oar.errors import ConfigError, DataError, EngineError
 from oar.models import weight_files
 from oar.processes import ChildProcess
-from oar.rollout.access import TOKEN_VARIABLE
+from oar.rollout.access import TOKEN_VARIABLE, is_loopback
 from oar.rollout.client import EngineClient
 from oar.rollout.sync import SERVER_ARGUMENTS
 
@@ -89,6 +88,10 @@ class EngineOptions:
             "DO_NOT_TRACK": "1",
             "HF_HUB_OFFLINE": "1",
         }
+        if self.sync == "nccl" and is_loopback(self.host):
+            environment["NCCL_SOCKET_IFNAME"] = os.environ.get(
+                "NCCL_SOCKET_IFNAME", "lo"
+            )  # no port for others here either
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus)
         if not torch.cuda.is_available():
@@ -186,11 +189,7 @@ def telling_lines(log: str, count: int = 3) -> str:
 
 
 def _check_host(host: str, token: str | None) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and token is None:
+    if token is None and not is_loopback(host):
         raise ConfigError(
             f"rollout.host must be a loopback address, but is {host!r}: whoever reaches the engine owns it; set a token in"
             f" {TOKEN_VARIABLE} or rollout.token_file to let others reach it."

@@ -9,10 +9,12 @@ the end of the time, ends the push; what hangs is aborted and left behind.
 
 import base64
 import contextlib
+import os
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from transformers import PreTrainedModel
@@ -21,6 +23,7 @@ from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
 from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer
 
 from oar.errors import EngineError
+from oar.rollout.access import is_loopback
 from oar.rollout.client import Engine, EngineClient
 from oar.rollout.parallel import together
 from oar.rollout.servers import each
@@ -98,6 +101,8 @@ class NcclSync:
 
     def _invitation(self, world_size: int) -> tuple[dict[str, Any], Callable[[], Any]]:
         """What the workers are told, and how this process joins them."""
+        if all(is_loopback(urlsplit(server.url).hostname or "") for server in self._servers):
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # as for servers of our own
         unique_id = bytes(NCCLLibrary().ncclGetUniqueId())
         info = {
             "nccl_unique_id_b64": base64.b64encode(unique_id).decode(),

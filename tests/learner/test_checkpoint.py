@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oar.errors import CheckpointError
-from oar.learner.checkpoint import latest_checkpoint, load_optimizer, load_state, save_checkpoint
+from oar.learner.checkpoint import OPTIMIZER_FOLDER, best_checkpoint, latest_checkpoint, load_state, save_checkpoint
+from oar.learner.optimizer_state import load_optimizer
 from oar.tasks.words import build_tokenizer
 from tests.models import tiny_model
 
@@ -29,8 +30,9 @@ def one_step(model, optimizer, step):
     optimizer.step()
 
 
-def save(folder, step, model, optimizer, keep=2):
-    return save_checkpoint(folder, step, model, build_tokenizer(), optimizer, {"identity": "x"}, keep=keep)
+def save(folder, step, model, optimizer, keep=2, accuracy=None):
+    state = {"identity": "x", "accuracy": accuracy}
+    return save_checkpoint(folder, step, model, build_tokenizer(), optimizer, state, keep=keep)
 
 
 def test_restored_run_continues_exactly(tmp_path):
@@ -39,7 +41,7 @@ def test_restored_run_continues_exactly(tmp_path):
     assert load_state(checkpoint)["step"] == 3
     restored = AutoModelForCausalLM.from_pretrained(checkpoint)
     again = torch.optim.AdamW(restored.parameters(), lr=1e-3)
-    load_optimizer(checkpoint, restored, again)
+    load_optimizer(checkpoint / OPTIMIZER_FOLDER, restored, again)
     for step in (3, 4):
         one_step(model, optimizer, step)
         one_step(restored, again, step)
@@ -55,6 +57,29 @@ def test_keeps_the_last_ones_and_ignores_half_written(tmp_path):
     assert latest_checkpoint(tmp_path).name == "step_000010"
     assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_000002", "step_000010"]
     assert latest_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_the_best_outlives_the_last_ones(tmp_path):
+    model, optimizer = trained(1)
+    for step, accuracy in enumerate([20.0, 50.0, 50.0, 30.0, None, 40.0], start=1):
+        save(tmp_path, step, model, optimizer, accuracy=accuracy)
+        if step == 2:
+            assert best_checkpoint(tmp_path).name == "step_000002"
+    assert best_checkpoint(tmp_path).name == "step_000003"  # of two alike the later one
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000003", "step_000005", "step_000006"]
+    (tmp_path / "step_000003" / "state.json").write_text(
+        "{"
+    )  # who resumes from it is told; who trains on is not stopped
+    save(tmp_path, 7, model, optimizer)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000006", "step_000007"]
+
+
+def test_what_a_killed_run_left_half_written_is_cleared(tmp_path):
+    model, optimizer = trained(1)
+    (tmp_path / ".step_000009.tmp").mkdir(parents=True)
+    (tmp_path / ".step_000009.tmp" / "model.safetensors").write_text("half")
+    save(tmp_path, 10, model, optimizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000010"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "state"])
@@ -99,4 +124,6 @@ def test_state_lists_every_file(tmp_path):
     model, optimizer = trained(1)
     checkpoint = save(tmp_path, 1, model, optimizer)
     listed = set(json.loads((checkpoint / "state.json").read_text())["files"])
-    assert listed == {path.name for path in checkpoint.iterdir()} - {"state.json"}
+    written = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
+    assert listed == written - {"state.json"}
+    assert {name.rpartition(".")[2] for name in listed} == {"safetensors", "json"}  # nothing that would be unpickled

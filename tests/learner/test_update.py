@@ -140,6 +140,33 @@ def test_one_forward_serves_credit_and_loss(name):
         assert not torch.allclose(plain, expected, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["oar_g", "oar_gn", "oar_p"])
+def test_layers_that_run_again_give_the_same_gradient(name):
+    """The backward pass runs each layer once more, as it ran in the forward that credit looked into."""
+    model, gate = tiny_model(), partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
+    batch, runs = random_batch(0, rows=8), []
+    advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
+
+    def found(**changes):
+        data = LossInputs.of(batch, advantages)
+
+        def look(rows, scores):
+            before = len(runs)
+            inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows)
+            credit = assign_credit(inputs, advantages[rows], ESTIMATORS[name], gate)
+            del runs[before:]
+            data.old_logprobs[rows], data.token_advantages[rows] = scores.logprobs.detach(), credit.token_advantages
+
+        runs.clear()
+        return gradient(model, data, replace(CFG, micro_batch_size=4, **changes), look=look)[0], len(runs)
+
+    model.base_model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
+    kept, once = found()
+    again, twice = found(activation_checkpointing=True)
+    assert (once, twice) == (2, 4)  # two micro-batches
+    torch.testing.assert_close(again, kept, atol=0, rtol=0)
+
+
 def test_warm_up():
     cfg = replace(CFG, lr=1.0, warmup_steps=4)
     assert [learning_rate(cfg, update) for update in (0, 1, 3, 4, 100)] == [0.25, 0.5, 1.0, 1.0, 1.0]

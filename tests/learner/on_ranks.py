@@ -1,0 +1,138 @@
+"""Real learners on completions that need no engine: `python -m oar.learner.launch 2 tests.learner.on_ranks FOLDER`."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from oar.config import TrainConfig, validated
+from oar.learner.checkpoint import save_checkpoint
+from oar.learner.distributed import Ranks, joined
+from oar.learner.run import make_learner
+from oar.learner.step import Learner
+from oar.rollout.types import Rollout, Sampling
+from oar.tasks.problem import Problem
+from oar.tasks.task import Task
+from oar.tasks.words import build_tokenizer
+from oar.weights import full_weights
+from tests.models import tiny_model
+from tests.test_config import composed
+
+STEPS = 3
+RUNS = {
+    "grpo": ["method=grpo"],
+    "oar_g": ["method=oar_g"],
+    "oar_p": ["method=oar_p"],
+    # Everything that changes which forwards run: no sharing of the update's forward, a reference, layers run again.
+    "all else": [
+        "method=oar_gn",
+        "learner.updates_per_rollout=2",
+        "learner.kl_coef=0.1",
+        "learner.aggregation=token_mean",
+        "learner.activation_checkpointing=true",
+    ],
+    "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
+}
+SAVED = "oar_p"  # the run whose checkpoints are exchanged between one rank and two
+BY_ONE, BY_TWO = "saved by one rank", "saved by two ranks"
+
+
+def config(*overrides: str) -> TrainConfig:
+    small = ["learner.batch_size=24", "learner.num_generations=4", "learner.micro_batch_size=4", "probe.warmup_steps=1"]
+    free = ["sync.max_logprob_diff=100", "learner.warmup_steps=0"]  # completions do not follow the policy here
+    return validated(composed(*small, *free, *overrides), TrainConfig)
+
+
+class WrittenCompletions:
+    """In the engine's place: completions written from the problems' solutions, some of them wrong, cut off or all alike."""
+
+    def __init__(self, cfg: TrainConfig, task: Task, source: Any) -> None:
+        self.cfg, self.task, self.source = cfg, task, source
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
+    ) -> list[list[Rollout]]:
+        problems = self.source.problems(self.cfg.seed, expected_version, len(prompts))
+        rng = Random(seed)
+        groups = [[self.text(problem, rng) for _ in range(sampling.n)] for problem in problems]
+        groups[0] = groups[0][:1] * sampling.n  # a group without advantage
+        return [[self.rollout(prompt, text) for text in group] for prompt, group in zip(prompts, groups, strict=True)]
+
+    @staticmethod
+    def text(problem: Problem, rng: Random) -> str:
+        assert problem.solution is not None
+        start, _, equations = problem.solution.partition(" . ")
+        answer = problem.answer if rng.random() < 0.5 else str(rng.randrange(100))
+        ending = "" if rng.random() < 0.1 else f" #### {answer}"
+        return f"We start with {start} . {'So ' * rng.randrange(4)}{equations}{ending}"
+
+    def rollout(self, prompt: Sequence[int], text: str) -> Rollout:
+        ids = self.task.tokenizer.encode(text, add_special_tokens=False)
+        return Rollout(tuple(prompt), tuple(ids), (-1.0,) * len(ids), 0, "stop")
+
+
+class Received:
+    """In the sync's place: what the engine would hold."""
+
+    def push(self, model: Any, version: int) -> None:
+        self.version, self.weights = version, {name: weight.clone() for name, weight in full_weights(model)}
+
+
+def start_model(folder: Path) -> Path:
+    model = tiny_model(vocab=len(build_tokenizer()))
+    model.save_pretrained(folder / "start")
+    build_tokenizer().save_pretrained(folder / "start")
+    return folder / "start"
+
+
+def learner_of(cfg: TrainConfig, start: Path, ranks: Ranks, checkpoint: Path | None = None) -> Learner:
+    learner: Any = make_learner(cfg, checkpoint, start, "http://127.0.0.1:9", start, ranks)
+    learner.client, learner.sync = WrittenCompletions(cfg, learner.task, learner.source), Received()
+    return learner
+
+
+def train(
+    start: Path, ranks: Ranks, *overrides: str, checkpoint: Path | None = None, save_to: Path | None = None
+) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
+    """The metrics of each step from `checkpoint` on, and the weights that reached the engine (none but on the first rank).
+
+    Every step leaves a checkpoint in `save_to`.
+    """
+    learner: Any = learner_of(config(*overrides), start, ranks, checkpoint)
+    curve = []
+    while learner.step < STEPS:
+        curve.append(learner.training_step().metrics)
+        if save_to is not None:
+            task, state = learner.task, {"identity": learner.cfg.identity()}
+            save_checkpoint(
+                save_to, learner.step, learner.model, task.tokenizer, learner.optimizer, state, keep=STEPS, ranks=ranks
+            )
+    return curve, learner.sync.weights if ranks.first else {}
+
+
+def main(folder: Path) -> None:
+    """Every run of `RUNS`; a run from a checkpoint that one process wrote; and the addresses that all of this listened on."""
+    torch.set_num_threads(1)
+    runs: dict[str, dict[str, Any]] = {name: {"save_to": folder / BY_TWO if name == SAVED else None} for name in RUNS}
+    with joined(config("learner.ranks=2").learner) as ranks:
+        for name, options in {**runs, BY_ONE: {"checkpoint": folder / BY_ONE / "step_000001"}}.items():
+            overrides = RUNS[SAVED if name == BY_ONE else name]
+            curve, weights = train(folder / "start", ranks, *overrides, "learner.ranks=2", **options)
+            if ranks.first:
+                (folder / f"{name}.json").write_text(json.dumps(curve))
+                save_file(weights, folder / f"{name}.safetensors")
+        family = (psutil.Process(), psutil.Process(os.getppid()))
+        listening = [found.laddr.ip for one in family for found in one.net_connections() if found.status == "LISTEN"]
+        (folder / f"listening-{ranks.rank}.json").write_text(json.dumps(listening))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,137 @@
+"""Several ranks learn what one learns: the same curve and the same weights, to the rounding of a sum's order."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from oar.errors import ConfigError
+from oar.learner.distributed import ALONE, joined
+from tests.learner.on_ranks import BY_ONE, BY_TWO, RUNS, SAVED, STEPS, config, start_model, train
+
+Result = tuple[list[dict[str, float]], dict[str, Tensor]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the starting model, and the checkpoints that one rank wrote."""
+    folder = tmp_path_factory.mktemp("ranks")
+    train(start_model(folder), ALONE, *RUNS[SAVED], save_to=folder / BY_ONE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_two(folder: Path) -> Path:
+    """The folder with what two gloo processes made of it in each run."""
+    done = launch("tests.learner.on_ranks", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def launch(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "oar.learner.launch", "2", module, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+
+
+def assert_alike(one: Result, two: Result, close: float) -> None:
+    (curve, weights), (other_curve, other_weights) = one, two
+    assert len(curve) == len(other_curve)
+    for expected, found in zip(curve, other_curve, strict=True):
+        assert found == pytest.approx(expected, abs=close, rel=close)
+    assert set(weights) == set(other_weights)
+    for name, weight in weights.items():
+        torch.testing.assert_close(other_weights[name], weight, atol=close, rtol=0)
+
+
+def result_in(folder: Path, name: str) -> Result:
+    return json.loads((folder / f"{name}.json").read_text()), load_file(folder / f"{name}.safetensors")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_ranks_learn_what_one_learns(name: str, on_two: Path) -> None:
+    with joined(config(*RUNS[name]).learner) as ranks:
+        alone = train(on_two / "start", ranks, *RUNS[name])
+    assert_alike(alone, result_in(on_two, name), 1e-5 if name != "bfloat16" else 1e-3)
+    curve, weights = alone
+    assert all(metrics["train/grad_norm"] > 0.01 for metrics in curve)
+    assert all(0 < metrics["train/zero_advantage_groups"] < 1 for metrics in curve)
+    start = load_file(on_two / "start" / "model.safetensors")
+    assert all(float((weight - start[key]).abs().max()) > 1e-4 for key, weight in weights.items())
+
+
+def test_bfloat16_computes_coarsely_and_keeps_float32_weights(on_two: Path) -> None:
+    (coarse, weights), (fine, _) = result_in(on_two, "bfloat16"), result_in(on_two, "oar_p")
+    assert 1e-5 < abs(coarse[0]["train/entropy"] - fine[0]["train/entropy"]) < 0.05
+    start = load_file(on_two / "start" / "model.safetensors")
+    for name, weight in weights.items():
+        assert weight.dtype == torch.float32
+        # A step of 1e-4 would be lost on most weights if they were bfloat16 themselves.
+        assert float((weight != start[name]).float().mean()) > 0.9 or "embed" in name
+
+
+def test_a_checkpoint_does_not_care_how_many_ranks_wrote_it(on_two: Path) -> None:
+    whole_curve, weights = train(on_two / "start", ALONE, *RUNS[SAVED])
+    rest = (whole_curve[1:], weights)
+    assert_alike(rest, result_in(on_two, BY_ONE), 1e-5)
+    checkpoint = on_two / BY_TWO / "step_000001"
+    assert len(list((checkpoint / "optimizer").iterdir())) == 2
+    assert_alike(rest, train(on_two / "start", ALONE, *RUNS[SAVED], checkpoint=checkpoint), 1e-5)
+
+
+def test_nothing_listens_beyond_loopback(on_two: Path) -> None:
+    for rank in (0, 1):
+        listening = json.loads((on_two / f"listening-{rank}.json").read_text())
+        assert len(listening) >= 2  # the rank itself, and the agent that started it
+        assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("method", ["grpo", "oar_g", "oar_p"])
+def test_resumed_at_any_step_it_goes_on_to_the_same_bits(method: str, folder: Path, tmp_path: Path) -> None:
+    curve, weights = train(folder / "start", ALONE, *RUNS[method], save_to=tmp_path)
+    for step in range(1, STEPS):
+        checkpoint = tmp_path / f"step_{step:06d}"
+        rest, found = train(folder / "start", ALONE, *RUNS[method], checkpoint=checkpoint)
+        assert rest == curve[step:]
+        assert all(torch.equal(found[name], weight) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds"), [(signal.SIGKILL, 15), pytest.param(signal.SIGSTOP, 60, marks=pytest.mark.system)]
+)
+def test_a_lost_rank_ends_the_others(number: int, seconds: float, tmp_path: Path) -> None:
+    """Killed: noticed at once. Stopped: after `learner.rank_timeout_s`, and torch takes half a minute to give it up."""
+    done = launch("tests.learner.lost_rank", str(int(number)), str(tmp_path / "lost"))
+    lost = float((tmp_path / "lost").read_text())
+    assert time.time() - lost < seconds
+    if number == signal.SIGKILL:
+        assert done.returncode == 128 + number
+        assert done.stderr.splitlines()[-1].startswith("error: Rank 1 of the learner was ended by SIGKILL")
+    else:
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: Rank 0 of the learner lost another one")
+
+
+def test_other_numbers_than_asked_for_are_refused() -> None:
+    with (
+        pytest.raises(ConfigError, match="is 2 and 1 started"),
+        joined(config("learner.ranks=2").learner),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="few enough for micro-batches of 4"):
+        config("learner.ranks=7")

@@ -1,0 +1,69 @@
+"""A learner of two ranks with the real engine: what one rank learns, also when a rank is killed and the run goes on."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from oar.rollout.engine import VllmEngine
+from tests.system.conftest import SMALL, run, start, wait_for
+
+pytestmark = [pytest.mark.engine, pytest.mark.system]
+SAME = ("train/loss", "train/reward_mean", "train/entropy", "train/completion_length", "eval/mean/avg@1")
+
+
+def lines(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def ranks_of(folder: Path) -> dict[int, psutil.Process]:
+    """The learner's processes whose run lies in `folder`, by rank."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "oar.learner" in command and str(folder / "config.yaml") in command and "oar.learner.launch" not in command:
+            found[int(process.environ()["RANK"])] = process
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_rank_ends_the_run_and_it_goes_on_to_what_one_rank_learns(
+    base_engine: VllmEngine, tmp_path: Path
+) -> None:
+    options = (
+        *SMALL,
+        "learner.micro_batch_size=8",
+        "learner.checkpoint_every=2",
+        "learner.steps=4",
+        "tracking=disabled",
+    )
+    options = (*options, "method=oar_p", f"rollout.url={base_engine.url}")
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    code, output = run("train", *options, f"output_dir={alone}")
+    assert code == 0, output
+
+    process = start("train", *options, "learner.ranks=2", f"output_dir={together}")
+    metrics = together / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and len(lines(metrics)) >= 3, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(ranks_of(together)[1].pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "over 2 ranks" in output
+    assert output.count("reward") <= 4, "more than one rank tells"
+    assert output.splitlines()[-1].startswith("error: Rank 1 of the learner was ended by SIGKILL")
+    assert not psutil.wait_procs(family, timeout=5)[1]
+
+    code, output = run("train", *options, "learner.ranks=2", f"output_dir={together}", "resume=auto")
+    assert code == 0, output
+    assert "step    1/4" not in output, "started from the beginning"
+    for one, two in zip(lines(alone / "metrics.jsonl"), lines(metrics), strict=True):
+        # Where an answer is certain whatever the token, importance is rounding, and a gate makes weights of it all the same.
+        assert two == pytest.approx(one, abs=1e-3, rel=1e-3)
+        assert {key: two[key] for key in SAME if key in two} == pytest.approx(
+            {key: one[key] for key in SAME if key in one}, abs=1e-5
+        )
+    assert (together / "evaluation.csv").read_bytes() == (alone / "evaluation.csv").read_bytes()
