@@ -50,7 +50,10 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         refuse_unreadable([*([source.problem_set] if isinstance(source, DatasetSource) else []), *benchmarks.values()])
     refuse_contaminated(source, cfg.benchmark, cfg.data.allow_contaminated)
     start_model = model_folder(cfg.model, lambda line: print(line, flush=True))
-    servers = server_options(cfg.rollout, cfg.model, start_model, folder, sync=cfg.sync, learner_gpus=cfg.learner.ranks)
+    servers = []
+    if not cfg.rollout.urls:
+        gpus = cfg.learner.ranks
+        servers = server_options(cfg.rollout, cfg.model, start_model, folder, sync=cfg.sync, learner_gpus=gpus)
 
     with ExitStack() as running:
         running.enter_context(terminable())
@@ -60,9 +63,7 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         sync_folder = transfer_folder(folder, None if cfg.sync.folder is None else Path(cfg.sync.folder))
         # The learner empties it after each push; this is for one that was killed on the way.
         running.callback(shutil.rmtree, sync_folder, ignore_errors=True)
-        engine = None
-        if not cfg.rollout.urls:
-            engine = running.enter_context(VllmFleet(servers))
+        engine = running.enter_context(VllmFleet(servers)) if servers else None
         command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
         command += ["--engine-urls", *(engine.urls if engine else cfg.rollout.urls), "--sync-folder", str(sync_folder)]
         learner = running.enter_context(ChildProcess(command))
