@@ -47,7 +47,8 @@ from oar.costs import (
     tidy,
 )
 from oar.errors import DataError
-from oar.learner.collect import grade_rollouts
+from oar.learner.clock import Clock
+from oar.learner.collect import collate_groups
 from oar.learner.step import Learner
 from oar.models import load_policy, load_tokenizer, model_folder
 from oar.probes import make_probe
@@ -134,7 +135,7 @@ def engine_when_needed(bench: Bench) -> Iterator[Callable[[str], Learner]]:
         def started() -> tuple[Path, EngineClient, Path]:
             like_the_learner(settings.learner.threads)
             model = model_folder(settings.model, bench.progress.console.print)
-            url = settings.rollout.url
+            url = settings.rollout.only_url
             if url is None:
                 options = engine_options(settings.rollout, settings.model, model, bench.folder)
                 url = running.enter_context(VllmEngine(options)).url
@@ -161,9 +162,8 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
     def measure() -> Case:
         learner = learner_of(GRPO)
         learner.sync.push(learner.model, learner.step)
-        groups = settings.learner.batch_size // settings.learner.num_generations
-        problems = learner.source.problems(settings.seed, learner.step, groups)
-        graded = grade_rollouts(problems, learner.generate(problems), learner.task, learner.model.device)
+        drawn = learner.groups.take(learner.step, Clock())
+        graded = collate_groups(drawn.groups, learner.task, learner.model.device)
         advantages = group_advantages(
             graded.rewards,
             settings.learner.num_generations,

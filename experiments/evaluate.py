@@ -27,13 +27,13 @@ from oar.models import load_tokenizer, model_folder, weight_files
 from oar.progress import progress_bars
 from oar.provenance import ROOT, collect_provenance, config_hash, files_hash, git_state, versions
 from oar.rollout.access import engine_token
-from oar.rollout.client import EngineClient
-from oar.rollout.engine import VllmEngine
+from oar.rollout.fleet import VllmFleet
 from oar.rollout.http import HttpServer
 from oar.rollout.openai import OpenAIClient
+from oar.rollout.servers import engine_at
 from oar.rollout.types import Sampling
 from oar.seeding import derive_seed
-from oar.supervisor import engine_options
+from oar.supervisor import server_options
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.sources import load_benchmarks, refuse_unreadable
 from oar.tasks.task import Task
@@ -89,24 +89,25 @@ def main(config: DictConfig) -> None:
 def connect(
     cfg: EvaluateConfig, model: Path, task: Task, folder: Path, running: ExitStack
 ) -> tuple[Source, dict[str, object]]:
-    """What completions are drawn from, and what is known of the model behind it; an engine of our own ends with `running`."""
-    url, timeout_s = cfg.rollout.url, cfg.rollout.request_timeout_s
+    """What completions are drawn from, and what is known of the model behind it; servers of our own end with `running`."""
+    urls, timeout_s = cfg.rollout.urls, cfg.rollout.request_timeout_s
     token = engine_token(cfg.rollout.token_file)
-    if url is None:
-        engine = running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, model, folder)))
-        client = EngineClient(engine.url, timeout_s, token)
+    if not urls:
+        fleet = running.enter_context(VllmFleet(server_options(cfg.rollout, cfg.model, model, folder)))
+        client = engine_at(fleet.urls, timeout_s, token)
         known: dict[str, object] = {
             "weights": files_hash(weight_files(model)),
             "dtype": cfg.model.dtype,
             "vllm": versions()["vllm"],
         }
         return TokenSource(client, task, client.weight_version()), known
-    speaks_vllm = cfg.api == "vllm" or (cfg.api == "auto" and HttpServer(url, timeout_s, token).answers("/weight_info"))
-    if speaks_vllm:
-        client = EngineClient(url, timeout_s, token)
+    servers = [HttpServer(url, timeout_s, token) for url in urls]
+    if cfg.api == "vllm" or (cfg.api == "auto" and any(server.answers("/weight_info") for server in servers)):
+        client = engine_at(urls, timeout_s, token)
         name, version = client.model_info().name, client.weight_version()
-        print(f"{url} serves {name}, weight version {version}: token ids are drawn")
-        return TokenSource(client, task, version), {"url": url, "model": name, "weight_version": version}
+        print(f"{', '.join(urls)} serves {name}, weight version {version}: token ids are drawn")
+        return TokenSource(client, task, version), {"url": cfg.rollout.url, "model": name, "weight_version": version}
+    url = str(cfg.rollout.only_url)
     texts = OpenAIClient(url, timeout_s, token)
     print(f"{url} serves {texts.model()}: texts are drawn, tokens are counted with the tokenizer in {model}")
     return TextSource(texts, task.render, task.tokenizer), {"url": url, "model": texts.model()}

@@ -59,7 +59,8 @@ def main(config: DictConfig) -> None:
         settings = validated(OmegaConf.load(run / "config.yaml"), TrainConfig)
         torch.set_num_threads(cfg.threads)
         step, page = make_page(cfg, run, settings)
-        page = replace(page, provenance=collect_provenance(asdict(cfg), started=started, git=git))
+        made = collect_provenance(asdict(cfg), started=started, git=git)
+        page = replace(page, provenance={**made, "run": asdict(settings)})
         path = (run / "inspector" if cfg.output_dir is None else Path(cfg.output_dir)) / f"step_{step:06d}.html"
         write_text_atomic(path, inspector_html(page))
         print(f"{path}: {len(page.samples)} completions, {len(page.signals)} signals")

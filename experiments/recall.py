@@ -201,7 +201,7 @@ def draw_all(plan: Plan, progress: Progress) -> dict[str, tuple[Path, Path]]:
 
         @cache
         def client() -> EngineClient:
-            url = settings.rollout.url
+            url = settings.rollout.only_url
             if url is None:
                 with stage(progress, "engine: started"):
                     options = engine_options(settings.rollout, settings.model, start_model, plan.work)

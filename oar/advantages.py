@@ -1,4 +1,4 @@
-"""Group-relative advantages: GRPO and its usual variants (docs/METHOD.md §1)."""
+"""Group-relative advantages: GRPO and its usual variants (docs/METHOD.md §1), and what a completion's length costs."""
 
 import torch
 from torch import Tensor
@@ -33,3 +33,13 @@ def group_advantages(
     # The mean of equal rewards may differ from them in the last bit.
     all_equal = (grouped == grouped[:, :1]).all(dim=1, keepdim=True)
     return torch.where(all_equal, torch.zeros_like(centred), centred).view(-1)
+
+
+def overlong_penalty(completion_lengths: Tensor, max_completion_length: int, buffer: int) -> Tensor:
+    """What is added to the reward of a completion for its length (B,), 0 down to -1: DAPO's soft overlong punishment.
+
+    With L_max = `max_completion_length` and L_cache = `buffer`, both in tokens, 0 up to L_max - L_cache, then
+    ((L_max - L_cache) - length) / L_cache: -1 at L_max (arXiv 2503.14476 §3.4; its -1 beyond L_max never arises, since
+    completions are cut there). DAPO has 4,096 of 20,480.
+    """
+    return ((max_completion_length - buffer - completion_lengths) / buffer).clamp(-1.0, 0.0)

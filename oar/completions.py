@@ -6,7 +6,7 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from oar.rollout.client import EngineClient
+from oar.rollout.client import Engine
 from oar.rollout.openai import OpenAIClient
 from oar.rollout.types import Rollout, Sampling
 from oar.seeding import derive_seed
@@ -49,7 +49,7 @@ class Prompts(Protocol):
 class TokenSource:
     """Token ids in, token ids out; the engine must hold the weights of `version` from the first prompt to the last."""
 
-    client: EngineClient
+    client: Engine
     task: Prompts
     version: int
 

@@ -8,8 +8,9 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from oar.config import ModelConfig, build
+from oar.config import LoraConfig, ModelConfig, build
 from oar.errors import ConfigError, DataError
+from oar.lora import ADAPTER_FOLDER, add_adapter, load_adapter
 from oar.tasks.words.base_model import ensure_base_model
 
 
@@ -43,6 +44,22 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise DataError(f"{folder} must hold a tokenizer, but: {str(error).splitlines()[0]}") from error
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
+
+
+def load_trained(
+    lora: LoraConfig | None, start: Path, checkpoint: Path | None, dtype: str, seed: int
+) -> PreTrainedModel:
+    """What a run trains: the starting model, or what `checkpoint` made of it.
+
+    With an adapter the frozen weights are always those of `start`: merged ones would not give the same bytes again.
+    """
+    if lora is None:
+        return load_policy(checkpoint or start, dtype)
+    model = load_policy(start, dtype)
+    add_adapter(model, lora, seed)
+    if checkpoint is not None:
+        load_adapter(model, checkpoint / ADAPTER_FOLDER)
+    return model
 
 
 def load_policy(folder: Path, dtype: str) -> PreTrainedModel:

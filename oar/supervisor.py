@@ -6,11 +6,13 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from omegaconf import OmegaConf
 
-from oar.config import ModelConfig, RolloutConfig, TrainConfig, build
+from oar.config import ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
 from oar.errors import ConfigError, EngineError
 from oar.files import write_text_atomic
 from oar.learner.checkpoint import resumable_checkpoint
@@ -18,8 +20,9 @@ from oar.learner.launch import learner_command
 from oar.models import model_folder
 from oar.processes import ChildProcess
 from oar.rollout.access import engine_token
-from oar.rollout.engine import EngineOptions, VllmEngine, telling_lines
-from oar.rollout.sync import transfer_folder
+from oar.rollout.engine import EngineOptions, telling_lines
+from oar.rollout.fleet import VllmFleet, gpus_of_servers
+from oar.rollout.sync import refuse_without_gpu, transfer_folder
 from oar.tasks.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
 from oar.tasks.template import load_template
 from oar.tracking import check_tracking
@@ -35,6 +38,7 @@ def train(cfg: TrainConfig, folder: Path) -> int:
     when the engine cannot start or dies.
     """
     check_tracking(cfg.tracking.mode)  # type: ignore[arg-type]  # validated
+    refuse_without_gpu(cfg.sync)
     build("method.estimator", cfg.method.estimator)
     source = build("data.source", cfg.data.source)
     if cfg.resume == "never" and ((folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists()):
@@ -46,6 +50,10 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         refuse_unreadable([*([source.problem_set] if isinstance(source, DatasetSource) else []), *benchmarks.values()])
     refuse_contaminated(source, cfg.benchmark, cfg.data.allow_contaminated)
     start_model = model_folder(cfg.model, lambda line: print(line, flush=True))
+    servers = []
+    if not cfg.rollout.urls:
+        gpus = cfg.learner.ranks
+        servers = server_options(cfg.rollout, cfg.model, start_model, folder, sync=cfg.sync, learner_gpus=gpus)
 
     with ExitStack() as running:
         running.enter_context(terminable())
@@ -55,11 +63,9 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         sync_folder = transfer_folder(folder, None if cfg.sync.folder is None else Path(cfg.sync.folder))
         # The learner empties it after each push; this is for one that was killed on the way.
         running.callback(shutil.rmtree, sync_folder, ignore_errors=True)
-        engine = None
-        if cfg.rollout.url is None:
-            engine = running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, start_model, folder)))
+        engine = running.enter_context(VllmFleet(servers)) if servers else None
         command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
-        command += ["--engine-url", engine.url if engine else str(cfg.rollout.url), "--sync-folder", str(sync_folder)]
+        command += ["--engine-urls", *(engine.urls if engine else cfg.rollout.urls), "--sync-folder", str(sync_folder)]
         learner = running.enter_context(ChildProcess(command))
         while (code := learner.poll()) is None and (engine is None or engine.poll() is None):
             time.sleep(POLL_S)
@@ -68,12 +74,12 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         if code != 0 and engine is not None and _ends(engine):
             raise EngineError(
                 "The engine's process ended while the run was going on; resume=auto goes on from the last checkpoint. "
-                f"{folder / 'engine.log'} says: {telling_lines(engine.tail(400))}"
+                f"{engine.log_path} says: {telling_lines(engine.tail(400))}"
             )
         return 1 if code is None else code
 
 
-def _ends(engine: VllmEngine) -> bool:
+def _ends(engine: VllmFleet) -> bool:
     """Whether the engine has ended or does within a moment: a server whose core died answers 500 first."""
     deadline = time.monotonic() + NOTICE_S
     while engine.poll() is None and time.monotonic() < deadline:
@@ -95,9 +101,26 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def engine_options(rollout: RolloutConfig, model: ModelConfig, model_path: Path, folder: Path) -> EngineOptions:
-    """An engine on the model in `model_path` that logs to `folder`."""
-    return EngineOptions(
+def server_options(
+    rollout: RolloutConfig,
+    model: ModelConfig,
+    model_path: Path,
+    folder: Path,
+    *,
+    sync: SyncConfig | None = None,
+    learner_gpus: int = 0,
+) -> list[EngineOptions]:
+    """`rollout.servers` servers on the model in `model_path` that log to `folder`, beside a learner of `learner_gpus` GPUs.
+
+    With sync=nccl the learner keeps its GPUs to itself, with ipc it shares them; with checkpoint it shares them where there are
+    no others. Raises ConfigError where there are too few.
+    """
+    count, tensor_parallel = rollout.servers, rollout.tensor_parallel
+    way = "checkpoint" if sync is None else sync.name
+    enough = learner_gpus + count * tensor_parallel <= torch.cuda.device_count()
+    shared = way == "ipc" or (way == "checkpoint" and not enough)
+    gpus = gpus_of_servers(count, tensor_parallel, learner=learner_gpus, shared=shared)
+    one = EngineOptions(
         model_path=model_path,
         host=rollout.host,
         port=rollout.port,
@@ -109,7 +132,25 @@ def engine_options(rollout: RolloutConfig, model: ModelConfig, model_path: Path,
         startup_timeout_s=rollout.startup_timeout_s,
         log_path=folder / "engine.log",
         token=engine_token(rollout.token_file),
+        tensor_parallel=tensor_parallel,
+        sync=way,
     )
+    return [
+        replace(
+            one,
+            port=one.port + number if one.port else 0,
+            gpus=gpus[number],
+            log_path=one.log_path if count == 1 else folder / f"engine{number + 1}.log",
+        )
+        for number in range(count)
+    ]
+
+
+def engine_options(rollout: RolloutConfig, model: ModelConfig, model_path: Path, folder: Path) -> EngineOptions:
+    """The same for a program that speaks to one server. Raises ConfigError where several are asked for."""
+    if rollout.servers > 1:
+        raise ConfigError(f"rollout.servers must be 1 for this program, but is {rollout.servers}.")
+    return server_options(rollout, model, model_path, folder)[0]
 
 
 @contextmanager

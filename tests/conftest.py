@@ -83,12 +83,22 @@ def engine(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
     Tests that push weights must not count on the ones before.
     """
-    log_path = tmp_path_factory.mktemp("engine") / "engine.log"
-    options = EngineOptions(tiny_model_dir, log_path, max_model_len=512, token=TOKEN)
     with pytest.MonkeyPatch.context() as patch:
         for name, secret in SECRETS.items():
             patch.setenv(name, secret)
-        running = VllmEngine(options)
+        running = transfer_engine("nccl", tiny_model_dir, tmp_path_factory.mktemp("engine") / "engine.log")
         running.start()
     yield running
     running.stop()
+
+
+def transfer_engine(sync: str, model_dir: Path, log_path: Path) -> VllmEngine:
+    """A server for sync=nccl or ipc that asks for TOKEN and can be told to use gloo (tests/rollout/gloo_sync.py)."""
+
+    class Options(EngineOptions):
+        def command(self, port: int) -> list[str]:
+            without = [word for word in super().command(port) if word != "oar.rollout.ipc_worker.Extension"]
+            without = [word for word in without if word != "--worker-extension-cls"]
+            return [*without, "--worker-extension-cls", "tests.rollout.gloo_sync.Extension"]
+
+    return VllmEngine(Options(model_dir, log_path, max_model_len=512, token=TOKEN, sync=sync))

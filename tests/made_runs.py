@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
+from omegaconf import OmegaConf
 
 Scores = Mapping[str, Sequence[float]]  # by benchmark the share of right samples of each problem, 0 to 1
 VERSIONS = {"torch": "2.0", "oar": None}
@@ -77,7 +77,7 @@ def describe_run(folder: Path, method: str, seed: int, *, data: object, **settin
         "model": {"name": chosen["model"]},
         "gating": {"name": chosen["gating"], "tau": chosen["tau"], "beta": chosen["beta"]},
     }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     provenance = {
         "git_commit": "c0ffee",
         "git_dirty": False,

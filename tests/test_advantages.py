@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oar.advantages import group_advantages
+from oar.advantages import group_advantages, overlong_penalty
 from oar.errors import DataError
 
 
@@ -37,3 +37,10 @@ def test_groups_do_not_mix():
 def test_incomplete_group_is_refused():
     with pytest.raises(DataError, match="groups of 4"):
         group_advantages(torch.ones(6), 4)
+
+
+def test_overlong_penalty_by_hand():
+    """DAPO's own numbers: 20,480 tokens at most, of which the last 4,096 cost up to 1."""
+    lengths = torch.tensor([1, 16_384, 16_385, 17_408, 18_432, 20_480])
+    expected = torch.tensor([0.0, 0.0, -1 / 4096, -0.25, -0.5, -1.0])
+    torch.testing.assert_close(overlong_penalty(lengths, 20_480, 4_096), expected)

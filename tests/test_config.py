@@ -77,6 +77,12 @@ def test_every_key_has_a_comment():
         ("learner.batch_size=100", r"multiple of learner.num_generations \(8\), but is 100"),
         ("learner.updates_per_rollout=3", r"divisor of the number of groups \(16\)"),
         ("learner.aggregation=sum", "sequence_mean, token_mean, constant"),
+        ("learner.ratio_level=group", "token, sequence"),
+        ("learner.overlong=drop", "keep, mask, soft_penalty"),
+        ("model.lora={r: 0, alpha: 8, targets: [q_proj]}", "model.lora.r"),
+        ("model.lora={r: 4, alpha: 8, targets: []}", "model.lora.targets"),
+        ("model.lora={r: 4, alpha: 8, targets: [q_proj], dropout: 0.1}", "dropout"),
+        ("learner.max_refills=-1", "learner.max_refills"),
         ("learner.lr=fast", "learner.lr"),
         ("learner.adam_beta1=1.5", "learner.adam_beta1"),
         ("model.dtype=float16", "model.dtype"),
@@ -93,6 +99,12 @@ def test_bad_values_are_refused(override, said):
     with pytest.raises(ConfigError, match=said) as caught:
         validated(composed(override), TrainConfig)
     assert str(caught.value).count("\n") == 0
+
+
+def test_the_overlong_buffer_is_a_part_of_the_completion():
+    validated(composed("learner.overlong_buffer=96"), TrainConfig)
+    with pytest.raises(ConfigError, match=r"overlong_buffer must be below rollout.max_new_tokens \(96\), but is 96"):
+        validated(composed("learner.overlong=soft_penalty", "learner.overlong_buffer=96"), TrainConfig)
 
 
 @pytest.mark.parametrize("method", ["shuffled", "inverted"])

@@ -6,7 +6,7 @@ or a combination that cannot work ends in one `ConfigError` sentence before any 
 
 from oar.config.build import build, validated
 from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig
-from oar.config.data import BenchmarkConfig, DataConfig, ModelConfig
+from oar.config.data import BenchmarkConfig, DataConfig, LoraConfig, ModelConfig
 from oar.config.evaluation import EvaluationConfig, SetSamplingConfig
 from oar.config.learner import LearnerConfig, TrackingConfig
 from oar.config.rollout import RolloutConfig, SyncConfig
@@ -20,6 +20,7 @@ __all__ = [
     "EvaluationConfig",
     "GatingConfig",
     "LearnerConfig",
+    "LoraConfig",
     "MethodConfig",
     "ModelConfig",
     "ProbeConfig",

@@ -8,6 +8,23 @@ from oar.tasks.records import DatasetConfig
 
 
 @dataclass
+class LoraConfig:
+    """An adapter that is trained in place of the weights (oar/lora.py).
+
+    There is no dropout: one forward scores, credits and learns, and it has to be the policy that the engine samples from.
+    """
+
+    r: int
+    alpha: int
+    targets: list[str]
+
+    def __post_init__(self) -> None:
+        require(self.r >= 1, "model.lora.r", "1 or more", self.r)
+        require(self.alpha >= 1, "model.lora.alpha", "1 or more", self.alpha)
+        require(len(self.targets) > 0, "model.lora.targets", "names of layers", self.targets)
+
+
+@dataclass
 class ModelConfig:
     """The policy's starting point: a Hugging Face folder, or one that is taught on this machine first."""
 
@@ -17,6 +34,7 @@ class ModelConfig:
     teach_dir: str | None
     dtype: str
     marker: str
+    lora: LoraConfig | None = None
 
     def __post_init__(self) -> None:
         require(

@@ -28,13 +28,17 @@ class LearnerConfig:
     steps: int
     batch_size: int
     num_generations: int
+    max_refills: int
     updates_per_rollout: int
     micro_batch_size: int
     divide_by_std: bool
     leave_one_out: bool
     clip_eps_low: float
     clip_eps_high: float
+    ratio_level: str
     aggregation: str
+    overlong: str
+    overlong_buffer: int
     kl_coef: float
     sampler_correction_cap: float | None
     lr: float
@@ -60,6 +64,7 @@ class LearnerConfig:
             f"a positive multiple of learner.num_generations ({self.num_generations})",
             self.batch_size,
         )
+        require(self.max_refills >= 0, "learner.max_refills", "0 or more", self.max_refills)
         groups = self.batch_size // self.num_generations
         require(
             self.updates_per_rollout >= 1 and groups % self.updates_per_rollout == 0,
@@ -70,6 +75,9 @@ class LearnerConfig:
         require(self.micro_batch_size >= 1, "learner.micro_batch_size", "1 or more", self.micro_batch_size)
         require(0 < self.clip_eps_low < 1, "learner.clip_eps_low", "between 0 and 1", self.clip_eps_low)
         require(self.clip_eps_high > 0, "learner.clip_eps_high", "above 0", self.clip_eps_high)
+        one_of("learner.ratio_level", self.ratio_level, ("token", "sequence"))
+        one_of("learner.overlong", self.overlong, ("keep", "mask", "soft_penalty"))
+        require(self.overlong_buffer >= 1, "learner.overlong_buffer", "1 or more", self.overlong_buffer)
         one_of("learner.aggregation", self.aggregation, ("sequence_mean", "token_mean", "constant"))
         require(self.kl_coef >= 0, "learner.kl_coef", "0 or more", self.kl_coef)
         cap = self.sampler_correction_cap

@@ -35,14 +35,35 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         one_of("resume", self.resume, ("never", "auto"))
+        require(
+            self.method.reward == "answer" or self.learner.max_refills == 0,
+            "learner.max_refills",
+            "0 where method.reward=random, since whether a group is right or wrong says nothing there",
+            self.learner.max_refills,
+        )
+        require(
+            self.rollout.max_staleness == 0 or self.learner.sampler_correction_cap is not None,
+            "learner.sampler_correction_cap",
+            "a number (docs/METHOD.md §1: 2) where rollout.max_staleness is not 0, for what older weights drew",
+            None,
+        )
+        require(
+            self.learner.overlong != "soft_penalty" or self.learner.overlong_buffer < self.rollout.max_new_tokens,
+            "learner.overlong_buffer",
+            f"below rollout.max_new_tokens ({self.rollout.max_new_tokens})",
+            self.learner.overlong_buffer,
+        )
+        alone = self.rollout.servers == self.rollout.tensor_parallel == self.learner.ranks == 1
+        several = self.sync.name == "ipc" and not alone
+        require(not several, "sync.name", "nccl or checkpoint where there are several GPUs", self.sync.name)
 
     def identity(self) -> str:
         """A hash of all that decides what a run computes; a checkpoint of another identity is not resumed.
 
-        How long a run is, where it writes, reports or finds its engine does not change a step, so it is left out.
+        How long a run is, where it writes, reports, finds its engine or reaches it does not change a step, so it is left out.
         """
         content = asdict(self)
-        for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark"):
+        for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
         for key in (
@@ -54,7 +75,10 @@ class TrainConfig:
             "activation_checkpointing",
         ):
             del content["learner"][key]
-        for key in ("url", "host", "port", "token_file", "startup_timeout_s", "request_timeout_s"):
+        for key in (
+            *("url", "host", "port", "token_file", "servers", "tensor_parallel"),
+            *("startup_timeout_s", "request_timeout_s"),
+        ):
             del content["rollout"][key]
         return config_hash(content)[:12]
 

@@ -29,7 +29,11 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
     """
     shown = inputs.probe.inputs(inputs.batch)
     kept = inputs.scores.forward
-    if kept is not None and (kept.hidden.requires_grad or not graph) and _is_a_prefix(shown, inputs.batch.input_ids):
+    if (
+        kept is not None
+        and (kept.embeddings.requires_grad or not graph)
+        and _is_a_prefix(shown, inputs.batch.input_ids)
+    ):
         everything = torch.arange(len(inputs.batch), device=shown.lengths.device)
         yield _read(inputs, everything, shown, kept, graph=graph)
         return

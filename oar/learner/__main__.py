@@ -15,14 +15,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m oar.learner", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="the run's resolved configuration")
     parser.add_argument("--model", type=Path, required=True, help="folder of the starting model")
-    parser.add_argument("--engine-url", required=True, help="the rollout engine")
+    parser.add_argument("--engine-urls", required=True, nargs="+", help="the servers of the rollout engine")
     parser.add_argument("--sync-folder", type=Path, required=True, help="where weights pass through")
     arguments = parser.parse_args()
     with explain_errors():
         from oar.learner.run import run_training  # after the arguments are known to be right: torch takes seconds
 
         cfg = validated(OmegaConf.load(arguments.config), TrainConfig)
-        run_training(cfg, arguments.config.parent, arguments.model, arguments.engine_url, arguments.sync_folder)
+        run_training(cfg, arguments.config.parent, arguments.model, arguments.engine_urls, arguments.sync_folder)
     return 0
 
 

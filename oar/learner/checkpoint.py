@@ -1,8 +1,9 @@
 """Checkpoints that are whole or absent: written beside, verified by hash, moved into place.
 
 A checkpoint is an ordinary Hugging Face folder plus the optimizer's state as safetensors and, written last, `state.json` with
-the hash of every file. The number of ranks that wrote it does not matter to those that read it. No random state is saved: every
-draw of a run derives from its seed and step (oar/seeding.py), so there is none.
+the hash of every file. Where an adapter is trained, the folder holds the merged weights, and the adapter stands beside them.
+The number of ranks that wrote it does not matter to those that read it. No random state is saved: every draw of a run derives
+from its seed and step (oar/seeding.py), so there is none.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from oar.config import TrainConfig
 from oar.errors import CheckpointError
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.optimizer_state import save_optimizer
+from oar.lora import ADAPTER_FOLDER, adapter_weights, save_adapter
 from oar.weights import full_weights, take_part
 
 OPTIMIZER_FOLDER = "optimizer"  # a folder of its own: beside the model's files vLLM would load it as weights
@@ -55,9 +57,12 @@ def save_checkpoint(
             temporary.mkdir(parents=True)
         ranks.wait()
         save_optimizer(temporary / OPTIMIZER_FOLDER, model, optimizer, ranks)
+        adapter = adapter_weights(model)
         if ranks.first:
             model.save_pretrained(temporary, state_dict={name: weight.cpu() for name, weight in full_weights(model)})
             tokenizer.save_pretrained(temporary)
+            if adapter:
+                save_adapter(model, adapter, temporary / ADAPTER_FOLDER)
         else:
             take_part(model)
         ranks.wait()

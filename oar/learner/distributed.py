@@ -70,7 +70,8 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
         return graded
     tensors = None
     if graded is not None:
-        tensors = {name: torch.as_tensor(getattr(graded.batch, name)) for name in _BATCH} | {"rewards": graded.rewards}
+        tensors = {name: torch.as_tensor(getattr(graded.batch, name)) for name in _BATCH}
+        tensors |= {name: torch.as_tensor(getattr(graded, name)) for name in _GRADED}
         tensors |= {f"{_MARK}{name}": mark for name, mark in graded.marks.items()}
     shared = ranks.share(tensors)
     if graded is not None:
@@ -82,12 +83,14 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
         texts=[],
         rewards=shared["rewards"].to(device),
         marks={name.removeprefix(_MARK): mark.to(device) for name, mark in shared.items() if name.startswith(_MARK)},
-        truncated_share=0.0,
+        truncated=shared["truncated"].to(device),
+        weight_version=int(shared["weight_version"]),
         outcomes={},
     )
 
 
 _BATCH = [field.name for field in fields(CompletionBatch)]
+_GRADED = ("rewards", "truncated", "weight_version")
 _MARK = "marks/"
 
 

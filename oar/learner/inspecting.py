@@ -16,7 +16,7 @@ from oar.inspection import TokenSignal
 from oar.learner.examine import score_batch
 from oar.learner.gate import make_gate
 from oar.learner.samples import Sample
-from oar.losses import clipped_tokens
+from oar.losses import clipped_tokens, policy_log_ratio
 from oar.probes import make_probe
 from oar.seeding import derive_seed
 from oar.segments import Segments
@@ -96,7 +96,8 @@ def model_signals(
 
     weights = _padded([sample.token_weights for sample in samples], batch)
     advantages = torch.tensor([sample.advantage for sample in samples], device=model.device)[:, None] * weights
-    ratio = torch.where(batch.completion_mask, scores.logprobs - batch.sampler_logprobs, 0.0).exp()
+    log_ratio = torch.where(batch.completion_mask, scores.logprobs - batch.sampler_logprobs, 0.0)
+    ratio = policy_log_ratio(log_ratio, batch.completion_mask, settings.learner.ratio_level).exp()
     low, high = settings.learner.clip_eps_low, settings.learner.clip_eps_high
     clipped = clipped_tokens(ratio, advantages, low, high)
     lengths = batch.completion_lengths.tolist()
@@ -110,7 +111,8 @@ def model_signals(
             "ratio",
             source,
             "ratio",
-            "Importance ratio: probability of the token under these weights over that when it was drawn.",
+            "Importance ratio: probability of the token under these weights over that when it was drawn (with "
+            "learner.ratio_level=sequence the geometric mean over the completion).",
             _lists(ratio, lengths),
         ),
         TokenSignal(

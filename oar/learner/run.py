@@ -21,17 +21,18 @@ from oar.learner.checkpoint import (
     resumable_checkpoint,
     save_checkpoint,
 )
+from oar.learner.collect import grade_groups
 from oar.learner.distributed import Ranks, joined
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.parity import parity_metrics
 from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
-from oar.models import load_policy, load_tokenizer
+from oar.models import load_policy, load_tokenizer, load_trained
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.rollout.access import engine_token
-from oar.rollout.client import EngineClient
-from oar.rollout.sync import CheckpointSync
+from oar.rollout.servers import engine_at
+from oar.rollout.sync import make_sync
 from oar.rollout.types import Sampling
 from oar.scoring import score_completions
 from oar.seeding import derive_seed
@@ -42,7 +43,7 @@ from oar.tracking import Tracker, start_tracker
 CURVE = f"eval/{MEAN}/avg@1"  # the accuracy that a point of the learning curve comes down to
 
 
-def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: str, sync_folder: Path) -> None:
+def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls: list[str], sync_folder: Path) -> None:
     """Train to `learner.steps` in `folder`, from its last checkpoint if there is one, then evaluate."""
     started, git = datetime.now(UTC), git_state(ROOT)
     torch.set_num_threads(cfg.learner.threads)
@@ -50,7 +51,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
     with joined(cfg.learner) as ranks:
         checkpoint = resumed(folder, cfg, ranks)
-        learner = make_learner(cfg, checkpoint, start_model, engine_url, sync_folder, ranks)
+        learner = make_learner(cfg, checkpoint, start_model, engine_urls, sync_folder, ranks)
         tracker = make_tracker(cfg, folder) if ranks.first else None  # who has one tells what happens
         if tracker is not None:
             tracker.resume(-1 if checkpoint is None else learner.step)
@@ -60,8 +61,15 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
         verify_sync(learner)
         if tracker is not None and checkpoint is None:
             tracker.log(0, curve_point(learner).metrics())
+        first = learner.step + 1
         while learner.step < cfg.learner.steps:
             report = learner.training_step()
+            if cfg.rollout.max_staleness > 0 and (
+                learner.step == first or learner.step % cfg.evaluation.curve_every == 0
+            ):
+                check_engine(
+                    learner
+                )  # a step's completions are of older weights than the learner's, and so do not tell
             metrics = {} if tracker is None else record(learner, tracker, report)
             if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps:
                 save_checkpoint(
@@ -78,6 +86,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_url: 
                 print(progress_line(report, learner.step, cfg.learner.steps), flush=True)
     if tracker is None:
         return  # a final evaluation may take hours, for which nobody needs to wait
+    learner.sync.close()
     result = final_evaluation(learner)
     provenance = collect_provenance(asdict(cfg), started=started, git=git)
     benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
@@ -106,18 +115,25 @@ def resumed(folder: Path, cfg: TrainConfig, ranks: Ranks) -> Path | None:
 
 
 def make_learner(
-    cfg: TrainConfig, checkpoint: Path | None, start_model: Path, engine_url: str, sync_folder: Path, ranks: Ranks
+    cfg: TrainConfig,
+    checkpoint: Path | None,
+    start_model: Path,
+    engine_urls: list[str],
+    sync_folder: Path,
+    ranks: Ranks,
 ) -> Learner:
     """The learner as `checkpoint` left it, or at step 0 with the starting model."""
-    source = checkpoint or start_model
     # AdamW's small steps need float32; what forwards compute in is learner.compute_dtype.
-    model, tokenizer = load_policy(source, "float32"), load_tokenizer(source)
+    model = load_trained(cfg.model.lora, start_model, checkpoint, "float32", cfg.seed)
+    tokenizer = load_tokenizer(checkpoint or start_model)
     if ranks.count > 1 or cfg.learner.compute_dtype != "float32":
         shard(model, getattr(torch, cfg.learner.compute_dtype))
     # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
     reference = load_policy(start_model, cfg.learner.compute_dtype) if cfg.learner.kl_coef > 0 else None
-    client = EngineClient(engine_url, cfg.rollout.request_timeout_s, engine_token(cfg.rollout.token_file))
-    task, sync = Task.named(tokenizer, cfg.model.marker, cfg.template), CheckpointSync(client, sync_folder)
+    token = engine_token(cfg.rollout.token_file)
+    client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
+    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder)
+    task = Task.named(tokenizer, cfg.model.marker, cfg.template)
     learner = Learner(cfg, model, reference, task, client, sync, ranks)
     if checkpoint is not None:
         load_optimizer(checkpoint / OPTIMIZER_FOLDER, model, learner.optimizer)
@@ -158,8 +174,17 @@ def record(learner: Learner, tracker: Tracker, report: StepReport) -> dict[str, 
 def verify_sync(learner: Learner) -> None:
     """Give the engine the learner's weights and prove by logprobs that it has them, before anything builds on it."""
     learner.publish()
-    problems = learner.source.problems(0, 0, 1)
-    graded = learner.grade(problems, learner.generate(problems))
+    check_engine(learner)
+
+
+def check_engine(learner: Learner) -> None:
+    """Draw a few completions and compare their logprobs with the learner's. Raises SyncError where the weights differ."""
+    sampler, groups = learner.groups.sampler, []
+    if sampler is not None:
+        problems = learner.source.problems(0, 0, 1)
+        seed = derive_seed(learner.cfg.seed, "sampling", learner.step)
+        groups = grade_groups(problems, sampler.generate(problems, seed=seed, version=learner.step), learner.task)
+    graded = learner.batch(groups)
     with torch.no_grad(), gathered(learner.model):
         scores = score_completions(learner.model, graded.batch, temperature=learner.cfg.rollout.temperature)
     bound = learner.cfg.sync.max_logprob_diff

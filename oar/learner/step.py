@@ -4,9 +4,8 @@ Left out of GRPO on purpose: several epochs over a batch of rollouts, and (unles
 groups whose rewards are all equal, since their advantage is 0.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,22 +13,24 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from oar.advantages import group_advantages
+from oar.advantages import group_advantages, overlong_penalty
 from oar.config import TrainConfig, build
 from oar.credit import assign_credit
 from oar.errors import DataError
 from oar.gating import weight_metrics
 from oar.importance.base import CreditInputs
-from oar.learner.collect import GradedBatch, grade_rollouts
+from oar.learner.ahead import GroupStream
+from oar.learner.clock import Clock
+from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
 from oar.learner.distributed import ALONE, Ranks, share_graded
 from oar.learner.gate import make_gate
+from oar.learner.groups import GroupSampler
 from oar.learner.parity import parity_metrics
 from oar.learner.sharding import gathered
-from oar.learner.update import LossInputs, accumulate_gradient, contributes, learning_rate, make_optimizer
+from oar.learner.update import LossInputs, accumulate_gradient, learning_rate, make_optimizer
 from oar.probes import make_probe
-from oar.rollout.client import EngineClient
-from oar.rollout.sync import CheckpointSync
-from oar.rollout.types import Rollout, Sampling
+from oar.rollout.client import Engine
+from oar.rollout.sync import WeightSync
 from oar.scoring import Scores, score_completions
 from oar.seeding import derive_seed, generator
 from oar.tasks.problem import Problem
@@ -59,14 +60,15 @@ class Learner:
         model: PreTrainedModel,
         reference: PreTrainedModel | None,
         task: Task,
-        client: EngineClient,
-        sync: CheckpointSync,
+        client: Engine,
+        sync: WeightSync,
         ranks: Ranks = ALONE,
     ) -> None:
         self.cfg, self.model, self.reference = cfg, model, reference
         self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
         self.step = 0
-        self.source = build("data.source", cfg.data.source)
+        self.source = build("data.source", cfg.data.source).fitting(self.fits)
+        self.groups = GroupStream(GroupSampler(cfg, task, client, self.source) if ranks.first else None)
         self.estimator = build("method.estimator", cfg.method.estimator)
         self.gate = make_gate(cfg.gating)
         self.optimizer = make_optimizer(model, cfg.learner)
@@ -74,57 +76,54 @@ class Learner:
     def training_step(self) -> StepReport:
         """Run one step; afterwards the engine holds the new weights under version `step`."""
         cfg, clock = self.cfg.learner, Clock()
-        with clock("generation"):
-            problems = self.source.problems(self.cfg.seed, self.step, cfg.batch_size // cfg.num_generations)
-            groups = self.generate(problems)
+        drawn = self.groups.take(self.step, clock)
         with clock("grading"):
-            graded = self.grade(problems, groups)
+            graded = self.batch(drawn.groups)
             advantages = group_advantages(
                 self.rewards(graded),
                 cfg.num_generations,
                 divide_by_std=cfg.divide_by_std,
                 leave_one_out=cfg.leave_one_out,
             )
-        data = LossInputs.of(graded.batch, advantages)
+        data = LossInputs.of(graded.batch, advantages, graded.truncated if cfg.overlong == "mask" else None)
         look = partial(self.look, graded, data, clock)
-        # With one update the weights that sampled are the weights that are updated: one forward scores, credits and learns.
-        on_policy = cfg.updates_per_rollout == 1
-        with clock("scoring"):
-            idle = ~contributes(advantages, self.reference)  # the update runs no forward for these
-            self.score(data, look, idle if on_policy else torch.ones_like(idle))
-        with clock("update"):
-            update = self.update(data, look if on_policy else None)
+        # With one update the weights that score are the weights that are updated: one forward scores, credits and learns.
+        one_forward = cfg.updates_per_rollout == 1
+        with self.groups.drawing_next(self.step, clock):
+            with clock("scoring"):
+                idle = ~data.contributing(self.reference)  # the update runs no forward for these
+                self.score(data, look, idle if one_forward else torch.ones_like(idle))
+            with clock("update"):
+                update = self.update(data, look if one_forward else None, graded.weight_version)
         self.step += 1
         with clock("sync"):
             self.publish()
-        return StepReport(batch_metrics(graded, data) | update, clock.seconds(), graded, data)
+        metrics = batch_metrics(graded, data, cfg.num_generations) | drawn.metrics | update
+        return StepReport(metrics, clock.seconds(), graded, data)
 
-    def generate(self, problems: Sequence[Problem]) -> list[list[Rollout]]:
-        """Completions of each problem, drawn by the engine with the weights of this step; none on other ranks than the first."""
-        if not self.ranks.first:
-            return []
+    def fits(self, problem: Problem) -> bool:
+        """Whether its prompt leaves room for a whole completion: the engine refuses one that does not."""
         rollout = self.cfg.rollout
-        return self.client.generate(
-            [self.task.encode_prompt(problem) for problem in problems],
-            self.task.ending(Sampling(self.cfg.learner.num_generations, rollout.temperature, rollout.max_new_tokens)),
-            seed=derive_seed(self.cfg.seed, "sampling", self.step),
-            expected_version=self.step,
-        )
+        return len(self.task.encode_prompt(problem)) <= rollout.max_model_len - rollout.max_new_tokens
 
-    def grade(self, problems: Sequence[Problem], groups: Sequence[Sequence[Rollout]]) -> GradedBatch:
-        """What `generate` gave, graded by the first rank and shared with all."""
+    def batch(self, groups: Sequence[GradedGroup]) -> GradedBatch:
+        """What was drawn, of which only the first rank has any, as tensors on all ranks."""
         device = self.model.device
-        graded = grade_rollouts(problems, groups, self.task, device) if self.ranks.first else None
+        graded = collate_groups(groups, self.task, device) if self.ranks.first else None
         return share_graded(graded, self.ranks, device)
 
     def rewards(self, graded: GradedBatch) -> Tensor:
-        """(B,): 1 for a right answer; for the control `reward=random` the toss of a coin."""
-        if self.cfg.method.reward == "answer":
-            return graded.rewards
-        coins = torch.rand(len(graded.rewards), generator=generator(self.cfg.seed, "reward", self.step))
-        return (coins < 0.5).to(graded.rewards)
+        """(B,): 1 for a right answer (for the control `reward=random` the toss of a coin), less what its length costs."""
+        rewards = graded.rewards
+        if self.cfg.method.reward == "random":
+            coins = torch.rand(len(rewards), generator=generator(self.cfg.seed, "reward", self.step))
+            rewards = (coins < 0.5).to(rewards)
+        if self.cfg.learner.overlong == "soft_penalty":
+            longest, buffer = self.cfg.rollout.max_new_tokens, self.cfg.learner.overlong_buffer
+            rewards = rewards + overlong_penalty(graded.batch.completion_lengths, longest, buffer)
+        return rewards
 
-    def look(self, graded: GradedBatch, data: LossInputs, clock: "Clock", rows: Tensor, scores: Scores) -> None:
+    def look(self, graded: GradedBatch, data: LossInputs, clock: Clock, rows: Tensor, scores: Scores) -> None:
         """Take from the forward of some completions what the loss needs of them: old logprobs, and each token's credit."""
         with clock("importance"):
             inputs = CreditInputs(
@@ -160,8 +159,8 @@ class Learner:
                 scores = score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature)
                 look(rows, scores)
 
-    def update(self, data: LossInputs, look: Callable[[Tensor, Scores], None] | None) -> dict[str, float]:
-        """`updates_per_rollout` optimizer steps, each on its share of whole groups.
+    def update(self, data: LossInputs, look: Callable[[Tensor, Scores], None] | None, version: int) -> dict[str, float]:
+        """`updates_per_rollout` optimizer steps on completions of weights `version`, each on its share of whole groups.
 
         Raises DataError on a gradient that is not finite, SyncError where sampler and learner disagree.
         """
@@ -188,7 +187,7 @@ class Learner:
             if look is not None:
                 data.merge(self.ranks)
             # Every completion has been scored by now, and no weight has moved.
-            parity = self.parity(data)
+            parity = self.parity(data, version)
             norm = float(whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.max_grad_norm)))
             if not torch.isfinite(torch.tensor(norm)):
                 raise DataError(f"The gradient of step {self.step} is {norm}: lower learner.lr or look at the rewards.")
@@ -196,9 +195,12 @@ class Learner:
             reports.append(report | parity | {"train/grad_norm": norm, "train/lr": lr})
         return {name: sum(report[name] for report in reports) / len(reports) for name in reports[0]}
 
-    def parity(self, data: LossInputs) -> dict[str, float]:
-        """How far sampler and learner are apart. Raises SyncError where it is too far."""
-        bound = self.cfg.sync.max_logprob_diff
+    def parity(self, data: LossInputs, version: int) -> dict[str, float]:
+        """How far sampler and learner are apart. Raises SyncError where it is too far for one and the same weights.
+
+        Weights of an older version differ by what was learned since, for which there is no bound.
+        """
+        bound = self.cfg.sync.max_logprob_diff if version == self.step else math.inf
         return parity_metrics(data.batch.sampler_logprobs, data.old_logprobs, data.batch.completion_mask, bound=bound)
 
     def publish(self) -> None:
@@ -210,42 +212,19 @@ class Learner:
         self.ranks.wait()
 
 
-class Clock:
-    """Seconds per stage of a step; a stage inside another is not counted twice."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._stages: dict[str, float] = {}
-        self._open: list[str] = []
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        started = time.perf_counter()
-        self._open.append(stage)
-        yield
-        self._open.pop()
-        seconds = time.perf_counter() - started
-        self._stages[stage] = self._stages.get(stage, 0.0) + seconds
-        if self._open:
-            self._stages[self._open[-1]] = self._stages.get(self._open[-1], 0.0) - seconds
-
-    def seconds(self) -> dict[str, float]:
-        """Every stage, and the total since the clock was made."""
-        return self._stages | {"total": time.perf_counter() - self._started}
-
-
-def batch_metrics(graded: GradedBatch, data: LossInputs) -> dict[str, float]:
+def batch_metrics(graded: GradedBatch, data: LossInputs, num_generations: int) -> dict[str, float]:
     """Diagnostics of the rollouts and of their credit (docs/METHOD.md §8)."""
     batch, mask = graded.batch, graded.batch.completion_mask
     credited = batch.has_answer & (data.advantages != 0)
     weights = weight_metrics(data.token_weights[credited], batch.reasoning_mask[credited])
     metrics = {
         "train/reward_mean": float(graded.rewards.mean()),
-        # With rewards 0 and 1 a group's advantages are all 0 or none is, so this is the share of groups as well.
-        "train/zero_advantage_groups": float((data.advantages == 0).float().mean()),
+        "train/zero_advantage_groups": float(
+            (data.advantages.view(-1, num_generations) == 0).all(dim=1).float().mean()
+        ),
         "train/entropy": float(data.entropy[mask].mean()),
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
-        "train/truncated_share": graded.truncated_share,
+        "train/truncated_share": float(graded.truncated.double().mean()),
         "probe/fallback_share": float((~batch.has_answer).float().mean()),
     }
     how = {f"grading/{outcome}_share": share for outcome, share in graded.outcomes.items()}

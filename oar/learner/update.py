@@ -19,12 +19,14 @@ from oar.scoring import Scores, score_completions
 class LossInputs:
     """What the loss of B completions needs besides a forward. The learner fills the rows in as it comes to know them.
 
-    old_logprobs, entropy, token_importance, token_weights, token_advantages: (B, T); advantages: (B,); known (B,): which rows
-    this rank has filled in, where there are several.
+    loss_mask (B, T): the tokens of the completions that are in the loss; old_logprobs, entropy, token_importance,
+    token_weights, token_advantages: (B, T); advantages: (B,); known (B,): which rows this rank has filled in, where there are
+    several.
     """
 
     batch: CompletionBatch
     advantages: Tensor
+    loss_mask: Tensor
     old_logprobs: Tensor
     entropy: Tensor
     token_importance: Tensor
@@ -33,14 +35,18 @@ class LossInputs:
     known: Tensor
 
     @classmethod
-    def of(cls, batch: CompletionBatch, advantages: Tensor) -> "LossInputs":
-        """Nothing known but the advantages: every token weighs 1."""
+    def of(cls, batch: CompletionBatch, advantages: Tensor, left_out: Tensor | None = None) -> "LossInputs":
+        """Nothing known but the advantages: every token weighs 1. `left_out` (B,): completions that are not in the loss."""
+        loss_mask = batch.completion_mask if left_out is None else batch.completion_mask & ~left_out[:, None]
         empty = torch.zeros(batch.completion_mask.shape, device=advantages.device)
         weights = torch.ones_like(empty)
         known = torch.zeros_like(advantages, dtype=torch.bool)
-        return cls(
-            batch, advantages, empty, empty.clone(), empty.clone(), weights, advantages[:, None] * weights, known
-        )
+        token_advantages = advantages[:, None] * weights
+        return cls(batch, advantages, loss_mask, empty, empty.clone(), empty.clone(), weights, token_advantages, known)
+
+    def contributing(self, reference: PreTrainedModel | None) -> Tensor:
+        """(B,) whether a completion has a gradient: one in the loss has, where its advantage or a KL term gives it one."""
+        return self.loss_mask.any(dim=1) & ((self.advantages != 0) | (reference is not None))
 
     def merge(self, ranks: Ranks) -> None:
         """Bring together what each rank has filled in; every row must be known to exactly one of them."""
@@ -58,10 +64,9 @@ class LossInputs:
 
 
 def make_optimizer(model: PreTrainedModel, cfg: LearnerConfig) -> torch.optim.AdamW:
-    """AdamW over all parameters."""
-    return torch.optim.AdamW(
-        model.parameters(), lr=cfg.lr, betas=(cfg.adam_beta1, cfg.adam_beta2), weight_decay=cfg.weight_decay
-    )
+    """AdamW over all parameters that are trained."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=cfg.lr, betas=(cfg.adam_beta1, cfg.adam_beta2), weight_decay=cfg.weight_decay)
 
 
 def learning_rate(cfg: LearnerConfig, update: int) -> float:
@@ -88,15 +93,15 @@ def accumulate_gradient(
 
     `look(rows, scores)`, where given, is called with each micro-batch's forward before its loss and fills these rows of
     `data` in: on the policy one forward serves credit and loss. Rows whose advantage is 0 have no gradient and are left
-    out of the forward, not out of the normaliser (with a reference, that is a KL term, every row has one).
+    out of the forward, not out of the normaliser (with a reference, that is a KL term, every row has one); those outside
+    `data.loss_mask` are left out of both.
     Returns the loss and the shares of clipped tokens and of the approximate KL.
     """
-    mask = data.batch.completion_mask[index]
+    mask = data.loss_mask[index]
     scale = torch.zeros_like(data.old_logprobs)
     scale[index] = loss_scale(mask, cfg.aggregation, max_completion_length)
     totals = {"loss": 0.0, "clipped": 0.0, "approx_kl": 0.0}
-    contributing = index[contributes(data.advantages, reference)[index]]
-    micro_batches = data.batch.micro_batches(contributing, cfg.micro_batch_size)
+    micro_batches = data.batch.micro_batches(index[data.contributing(reference)[index]], cfg.micro_batch_size)
     own = micro_batches[ranks.rank :: ranks.count]
     for rows in own:
         batch, cap = data.batch.rows(rows), cfg.sampler_correction_cap
@@ -116,6 +121,7 @@ def accumulate_gradient(
             scale[rows],
             clip_eps_low=cfg.clip_eps_low,
             clip_eps_high=cfg.clip_eps_high,
+            ratio_level=cfg.ratio_level,
             correction=None if cap is None else sampler_correction(old_logprobs, batch.sampler_logprobs, cap),
             ref_logprobs=ref_logprobs,
             kl_coef=cfg.kl_coef,
@@ -129,10 +135,5 @@ def accumulate_gradient(
         spare = score_completions(model, data.batch.rows(micro_batches[0][:1]), temperature=temperature)
         (0.0 * spare.logprobs.sum()).backward()
     loss, clipped, approx_kl = ranks.total(torch.tensor(list(totals.values()), dtype=torch.float64)).tolist()
-    tokens = float(mask.sum())
+    tokens = max(1.0, float(mask.sum()))
     return {"train/loss": loss, "train/clip_fraction": clipped / tokens, "train/approx_kl": approx_kl / tokens}
-
-
-def contributes(advantages: Tensor, reference: PreTrainedModel | None) -> Tensor:
-    """(B,) whether a completion of this advantage has a gradient."""
-    return torch.ones_like(advantages, dtype=torch.bool) if reference is not None else advantages != 0

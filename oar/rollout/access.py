@@ -1,5 +1,6 @@
-"""The engine's token: what a server that others can reach asks of whoever speaks to it. It never stands in a configuration."""
+"""Who can reach the engine, and its token: what it asks of them. The token never stands in a configuration."""
 
+import ipaddress
 import os
 import stat
 from pathlib import Path
@@ -25,6 +26,14 @@ def engine_token(file: str | None) -> str | None:
             " python -c 'import secrets; print(secrets.token_urlsafe(32))'."
         )
     return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server at `host`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _read(file: Path) -> str:

@@ -1,6 +1,5 @@
 """A vLLM server in a process of its own: start, wait until it is healthy, stop without leaving anything behind."""
 
-import ipaddress
 import math
 import os
 import re
@@ -17,8 +16,9 @@ from transformers import AutoConfig
 from oar.errors import ConfigError, DataError, EngineError
 from oar.models import weight_files
 from oar.processes import ChildProcess
-from oar.rollout.access import TOKEN_VARIABLE
+from oar.rollout.access import TOKEN_VARIABLE, is_loopback
 from oar.rollout.client import EngineClient
+from oar.rollout.sync import SERVER_ARGUMENTS
 
 _POLL_S = 0.25
 _SECRET = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)", re.IGNORECASE)
@@ -36,7 +36,10 @@ class EngineOptions:
     port: int = 0  # 0: a free one
     max_model_len: int = 1024  # tokens, prompt and completion together
     max_num_seqs: int = 256
-    kv_cache_gib: float = 1.0  # on CPU; vLLM takes whole GiB, so this is rounded up
+    kv_cache_gib: float = 1.0  # on CPU vLLM takes whole GiB, so this is rounded up; of each GPU
+    tensor_parallel: int = 1  # GPUs that the model is spread over
+    gpus: tuple[str, ...] = ()  # which ones, as in CUDA_VISIBLE_DEVICES; (): as it is set for this process
+    sync: str = "checkpoint"  # how weights will reach it (conf/sync)
     threads: int = 1  # OpenMP threads, bound to no core; more than one gives up bit-equal repetition (see EngineClient)
     startup_timeout_s: float = 300.0
     token: str | None = field(default=None, repr=False)  # asked of every request (see Guard); None only on loopback
@@ -52,8 +55,15 @@ class EngineOptions:
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--max-num-seqs", str(self.max_num_seqs), "--uvicorn-log-level", "warning"),
             *("--load-format", "safetensors", "--middleware", "oar.rollout.guard.Guard"),
-            *(() if torch.cuda.is_available() else self._cpu_arguments()),
+            *SERVER_ARGUMENTS[self.sync],
+            *(self._gpu_arguments() if torch.cuda.is_available() else self._cpu_arguments()),
         ]
+
+    def _gpu_arguments(self) -> list[str]:
+        # The cache has the size it is told. The share of the GPU's memory is then no more than what must be free at the start,
+        # and a learner that shares the GPU may hold the rest.
+        cache = ["--kv-cache-memory-bytes", str(int(self.kv_cache_gib * 2**30)), "--gpu-memory-utilization", "0.05"]
+        return [*cache, "--tensor-parallel-size", str(self.tensor_parallel)]
 
     def _cpu_arguments(self) -> list[str]:
         # vLLM 0.32 on CPU dies of a request with a seed when a prompt is prefilled in parts; so it never is. And nothing is
@@ -78,6 +88,12 @@ class EngineOptions:
             "DO_NOT_TRACK": "1",
             "HF_HUB_OFFLINE": "1",
         }
+        if self.sync == "nccl" and is_loopback(self.host):
+            environment["NCCL_SOCKET_IFNAME"] = os.environ.get(
+                "NCCL_SOCKET_IFNAME", "lo"
+            )  # no port for others here either
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus)
         if not torch.cuda.is_available():
             environment["TORCHDYNAMO_DISABLE"] = "1"
             # Or vLLM puts a worker process in place of "uni" on CPU, to set OpenMP's variables there; here they are set above.
@@ -173,11 +189,7 @@ def telling_lines(log: str, count: int = 3) -> str:
 
 
 def _check_host(host: str, token: str | None) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and token is None:
+    if token is None and not is_loopback(host):
         raise ConfigError(
             f"rollout.host must be a loopback address, but is {host!r}: whoever reaches the engine owns it; set a token in"
             f" {TOKEN_VARIABLE} or rollout.token_file to let others reach it."

@@ -31,7 +31,7 @@ class HttpServer:
         except requests.Timeout:
             raise EngineError(
                 f"the engine at {self.url} did not answer {route} within {self._timeout_s:g} s;"
-                " it hangs, or rollout.request_timeout_s is too low."
+                " it hangs, or rollout.request_timeout_s (of a weight sync: sync.timeout_s) is too low."
             ) from None
         except requests.exceptions.ChunkedEncodingError:
             raise EngineError(f"the engine at {self.url} cut off its answer to {route}; see its log.") from None

@@ -1,19 +1,107 @@
-"""Bringing the learner's weights to the engine by way of a safetensors file in memory-backed storage."""
+"""Bringing the learner's weights to the engine: what every way of doing so has in common, and the way by way of a file."""
 
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from oar.errors import EngineError, SyncError
-from oar.rollout.client import UNKNOWN_VERSION, EngineClient
+from oar.config import SyncConfig
+from oar.errors import ConfigError, EngineError, SyncError
+from oar.rollout.client import UNKNOWN_VERSION, Engine, EngineClient
+from oar.rollout.servers import each
 from oar.weights import full_weights
 
 _TMPFS = Path("/dev/shm")
+
+# What a server is started with, beside VLLM_SERVER_DEV_MODE=1, for weights to reach it in each way.
+SERVER_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "checkpoint": (),
+    "nccl": ("--weight-transfer-config", '{"backend": "nccl"}'),
+    "ipc": (
+        *("--weight-transfer-config", '{"backend": "oar_ipc"}'),
+        *("--worker-extension-cls", "oar.rollout.ipc_worker.Extension"),
+    ),
+}
+
+
+class WeightSync(Protocol):
+    """A way to bring weights to the engine."""
+
+    def push(self, model: PreTrainedModel, version: int) -> None:
+        """Make every server hold `model`'s weights under `version` (>= 0). Raises SyncError."""
+
+    def close(self) -> None:
+        """Give up what was opened for it. Never raises: a run that has ended must not fail here."""
+
+
+def make_sync(cfg: SyncConfig, engine: Engine, folder: Path) -> WeightSync:
+    """The way that `sync.name` chooses; `folder` is where files pass through. Raises ConfigError for one that cannot work."""
+    refuse_without_gpu(cfg)
+    if cfg.name == "nccl":
+        from oar.rollout.nccl import NcclSync  # this and the next load vLLM, which nobody else in the learner needs
+
+        return NcclSync(engine, cfg.timeout_s)
+    if cfg.name == "ipc":
+        from oar.rollout.ipc import IpcSync
+
+        return IpcSync(engine)
+    return CheckpointSync(engine, folder)
+
+
+def refuse_without_gpu(cfg: SyncConfig) -> None:
+    """Raises ConfigError where the way of `sync.name` needs a GPU and there is none."""
+    if cfg.name != "checkpoint" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"sync={cfg.name} carries weights from GPU memory to GPU memory, but torch finds no GPU here: use sync=checkpoint."
+        )
+
+
+@contextmanager
+def weight_update(servers: Sequence[EngineClient], version: int) -> Iterator[None]:
+    """Around the transfer itself: pause, the transfer, prefix-cache reset, resume, and the version last, when all have it.
+
+    While it is under way the version is unknown, so that what a failure leaves cannot be mistaken for the weights of before.
+    A server that holds some of the new weights must not run, so after a failure all stay paused until a push succeeds.
+    Raises SyncError.
+    """
+    try:
+        each(servers, lambda server: server.set_weight_version(UNKNOWN_VERSION))
+        each(servers, EngineClient.pause)
+        yield
+        each(servers, EngineClient.reset_prefix_cache)
+        each(servers, EngineClient.resume)
+        each(servers, lambda server: server.set_weight_version(version))
+        held = each(servers, EngineClient.weight_version)
+    except EngineError as error:
+        raise SyncError(
+            f"weight version {version} did not reach the engine: {error}"
+            " Check the engine's log, and that it was started with VLLM_SERVER_DEV_MODE=1."
+        ) from error
+    for server, came in zip(servers, held, strict=True):
+        if came != version:
+            raise SyncError(
+                f"the engine at {server.url} reports weight version {came} after being given {version};"
+                " another run is using this server."
+            )
+
+
+def start_weight_update(server: EngineClient) -> None:
+    """Begin an update, after ending one that was left open, by a push that failed or a learner that was killed."""
+    try:
+        server.start_weight_update()
+    except EngineError as error:
+        if "already active" not in str(error):
+            raise
+        server.finish_weight_update()
+        server.start_weight_update()
 
 
 def transfer_folder(run_folder: Path, parent: Path | None = None) -> Path:
@@ -27,37 +115,27 @@ def transfer_folder(run_folder: Path, parent: Path | None = None) -> Path:
 
 
 class CheckpointSync:
-    """Weight sync `checkpoint`: a safetensors file, `reload_weights`, prefix-cache reset, and the version last.
+    """Weight sync `checkpoint`: a safetensors file that every server reads again (`reload_weights`).
 
-    `folder` is this sync's own (see `transfer_folder`): made for each push and deleted after it. While a push is under way the
-    engine's version is unknown, so that a push that fails midway cannot be mistaken for the weights of before.
+    `folder` is this sync's own (see `transfer_folder`), and all servers must see it: made for each push, deleted after it.
     """
 
-    def __init__(self, client: EngineClient, folder: Path) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self._servers = engine.servers
         self._folder = folder
 
     def push(self, model: PreTrainedModel, version: int) -> None:
-        """Make the engine hold `model`'s weights under `version` (>= 0). Raises SyncError."""
+        """Make every server hold `model`'s weights under `version` (>= 0). Raises SyncError."""
         try:
-            self._client.set_weight_version(UNKNOWN_VERSION)
-            try:
-                self._write(model)
-                self._client.reload_weights(str(self._folder))
-            finally:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            self._client.reset_prefix_cache()
-            self._client.set_weight_version(version)
-            held = self._client.weight_version()
-        except EngineError as error:
-            raise SyncError(
-                f"weight version {version} did not reach the engine: {error}"
-                " Check the engine's log, and that it was started with VLLM_SERVER_DEV_MODE=1."
-            ) from error
-        if held != version:
-            raise SyncError(
-                f"the engine reports weight version {held} after being given {version}; another run is using this server."
-            )
+            self._write(model)
+            with weight_update(self._servers, version):
+                each(self._servers, lambda server: server.reload_weights(str(self._folder)))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Delete the file."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _write(self, model: PreTrainedModel) -> None:
         state = {name: weight.cpu().contiguous() for name, weight in full_weights(model)}

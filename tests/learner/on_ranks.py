@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,6 +28,7 @@ from tests.models import tiny_model
 from tests.test_config import composed
 
 STEPS = 3
+ADAPTED = ("q_proj", "o_proj", "up_proj")
 RUNS = {
     "grpo": ["method=grpo"],
     "oar_g": ["method=oar_g"],
@@ -38,6 +40,15 @@ RUNS = {
         "learner.kl_coef=0.1",
         "learner.aggregation=token_mean",
         "learner.activation_checkpointing=true",
+    ],
+    "options": [
+        "method=oar_g",
+        "learner.updates_per_rollout=2",
+        "learner.ratio_level=sequence",
+        "learner.overlong=mask",
+        "learner.sampler_correction_cap=2",
+        "learner.lr=1e-3",
+        f"model.lora={{r: 4, alpha: 8, targets: [{', '.join(ADAPTED)}]}}",
     ],
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
 }
@@ -76,7 +87,7 @@ class WrittenCompletions:
 
     def rollout(self, prompt: Sequence[int], text: str) -> Rollout:
         ids = self.task.tokenizer.encode(text, add_special_tokens=False)
-        return Rollout(tuple(prompt), tuple(ids), (-1.0,) * len(ids), 0, "stop")
+        return Rollout(tuple(prompt), tuple(ids), (-1.0,) * len(ids), 0, "stop" if "####" in text else "length")
 
 
 class Received:
@@ -95,7 +106,10 @@ def start_model(folder: Path) -> Path:
 
 def learner_of(cfg: TrainConfig, start: Path, ranks: Ranks, checkpoint: Path | None = None) -> Learner:
     learner: Any = make_learner(cfg, checkpoint, start, "http://127.0.0.1:9", start, ranks)
-    learner.client, learner.sync = WrittenCompletions(cfg, learner.task, learner.source), Received()
+    learner.sync = Received()
+    if learner.groups.sampler is not None:
+        client: Any = WrittenCompletions(cfg, learner.task, learner.source)
+        learner.groups.sampler = replace(learner.groups.sampler, client=client)
     return learner
 
 

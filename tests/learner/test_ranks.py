@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oar.errors import ConfigError
 from oar.learner.distributed import ALONE, joined
-from tests.learner.on_ranks import BY_ONE, BY_TWO, RUNS, SAVED, STEPS, config, start_model, train
+from tests.learner.on_ranks import ADAPTED, BY_ONE, BY_TWO, RUNS, SAVED, STEPS, config, start_model, train
 
 Result = tuple[list[dict[str, float]], dict[str, Tensor]]
 
@@ -71,10 +71,12 @@ def test_two_ranks_learn_what_one_learns(name: str, on_two: Path) -> None:
         alone = train(on_two / "start", ranks, *RUNS[name])
     assert_alike(alone, result_in(on_two, name), 1e-5 if name != "bfloat16" else 1e-3)
     curve, weights = alone
-    assert all(metrics["train/grad_norm"] > 0.01 for metrics in curve)
+    assert all(metrics["train/grad_norm"] > 0.003 for metrics in curve)
     assert all(0 < metrics["train/zero_advantage_groups"] < 1 for metrics in curve)
     start = load_file(on_two / "start" / "model.safetensors")
-    assert all(float((weight - start[key]).abs().max()) > 1e-4 for key, weight in weights.items())
+    learned = {key for key, weight in weights.items() if float((weight - start[key]).abs().max()) > 1e-4}
+    trained = tuple(f"{layer}.weight" for layer in ADAPTED) if name == "options" else ""
+    assert learned == {key for key in weights if key.endswith(trained)}
 
 
 def test_bfloat16_computes_coarsely_and_keeps_float32_weights(on_two: Path) -> None:

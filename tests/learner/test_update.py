@@ -87,6 +87,63 @@ def test_gradient_is_that_of_the_textbook_objective():
     assert report["train/approx_kl"] == pytest.approx(0.0, abs=1e-9)
 
 
+def test_stale_completions_have_the_gradient_of_decoupled_ppo():
+    """Drawn by mu, scored anew by the learner: -min(pi_old / mu, cap) A d log pi, whatever mu is, and nothing is clipped."""
+    model = tiny_model()
+    data = loss_inputs(model, rows=4)
+    stale = data.old_logprobs + torch.randn(data.old_logprobs.shape, generator=torch.Generator().manual_seed(3))
+    data.batch = replace(data.batch, sampler_logprobs=stale)
+    found, report = gradient(model, data, replace(CFG, sampler_correction_cap=2.0))
+    assert report["train/clip_fraction"] == 0.0
+    weight = (data.old_logprobs - stale).exp().clamp(max=2.0)
+    assert float((weight == 2.0).float().mean()) > 0.1
+    data.token_advantages = weight * data.token_advantages
+    expected, _ = gradient(model, data, CFG)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "constant"])
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_completions_left_out_are_as_if_they_had_not_been_drawn(aggregation, with_reference):
+    model, reference = tiny_model(), tiny_model(5) if with_reference else None
+    cfg = replace(CFG, aggregation=aggregation, micro_batch_size=3, kl_coef=0.1 if with_reference else 0.0)
+    data = loss_inputs(model, off_policy=0.3)
+    whole, _ = gradient(model, data, cfg, reference=reference)
+    left_out = torch.arange(8) % 3 == 0
+    data.loss_mask = LossInputs.of(data.batch, data.advantages, left_out).loss_mask
+    found, report = gradient(model, data, cfg, reference=reference)
+    assert not torch.allclose(found, whole, atol=1e-3)
+
+    stay = (~left_out).nonzero()[:, 0]
+    rest = LossInputs.of(data.batch.rows(stay), data.advantages[stay])
+    rest.old_logprobs, rest.token_advantages = data.old_logprobs[stay], data.token_advantages[stay]
+    expected, expected_report = gradient(model, rest, cfg, reference=reference)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    assert report == pytest.approx(expected_report, abs=1e-6)
+
+
+def test_a_batch_that_is_left_out_as_a_whole_does_not_fail():
+    model, batch = tiny_model(), random_batch(0, rows=4)
+    data = LossInputs.of(batch, torch.ones(4), torch.ones(4, dtype=torch.bool))
+    report = accumulate_gradient(
+        model, None, data, torch.arange(4), CFG, temperature=1.0, max_completion_length=16, look=None
+    )
+    assert set(report.values()) == {0.0}
+
+
+def test_a_sequence_ratio_counts_the_same_in_micro_batches():
+    model = tiny_model()
+    data, cfg = (
+        loss_inputs(model, off_policy=0.1),
+        replace(CFG, ratio_level="sequence", clip_eps_low=3e-2, clip_eps_high=4e-2),
+    )
+    whole, report = gradient(model, data, replace(cfg, micro_batch_size=8))
+    parts, part_report = gradient(model, data, replace(cfg, micro_batch_size=3))
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
+    assert part_report == pytest.approx(report, abs=1e-6)
+    assert 0 < report["train/clip_fraction"] < 1
+
+
 def test_a_batch_without_any_advantage_has_no_gradient_and_does_not_fail():
     model = tiny_model()
     data = LossInputs.of(random_batch(0, rows=8), torch.zeros(8))

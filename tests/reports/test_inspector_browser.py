@@ -182,6 +182,7 @@ def test_the_gates_threshold_stands_in_the_histogram(page: Page) -> None:
     # Importance 1e-4 ... 1e-2 over 24 bins of 11 units each, behind one for zeros; log10 of the threshold is -3.301.
     expected = 30 + 11 + (-3.30103 + 4) / 2 * 24 * 11
     assert float(str(chosen.locator(".threshold").get_attribute("x1"))) == pytest.approx(expected, abs=0.1)
+    assert chosen.locator("text").all_text_contents() == ["1", "0", "1.0e-4", "0.01"]
     assert chosen.locator(".bar.boosted").count() == 2
     assert chosen.locator(".bar.suppressed").count() == 2
     expect(everything).to_contain_text("7 reasoning tokens")

@@ -23,6 +23,9 @@ FAULTS = (
     "aborted",
     "no_reload",
     "busy_cache",
+    "fails_at",
+    "hangs_at",
+    "dies_at",
 )
 
 
@@ -32,11 +35,14 @@ class FakeEngine(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # the standard library's 5 would refuse what a real server takes
 
-    def __init__(self, port: int, fault: str, after: int) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
-        self.fault, self.after = fault, after
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(("127.0.0.1", options.port), Handler)
+        self.fault, self.after, self.at = options.fault, options.after, options.at
+        self.world_size, self.served = options.world_size, {"id": options.model, "max_model_len": options.max_model_len}
         self.version = "default"
         self.completions = 0
+        self.updating = options.updating
+        self.calls: list[dict[str, Any]] = []  # every POST: route, body, and when it came
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -58,14 +64,23 @@ class Handler(BaseHTTPRequestHandler):
         version = "99" if self.server.fault == "wrong_version" else self.server.version
         routes: dict[str, Any] = {
             "/health": {},
-            "/v1/models": {"data": [{"id": "policy", "max_model_len": 64}]},
+            "/v1/models": {"data": [self.server.served]},
             "/weight_info": {"weight_version": version},
+            "/get_world_size": {"world_size": self.server.world_size},
+            "/calls": {"calls": self.server.calls},
         }
         self._json(routes[self.path])
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}") if self._has_body() else {}
+        self.server.calls.append({"route": self.path, "body": body, "at": time.monotonic()})
         fault = self.server.fault
+        if self.server.at is not None and self.path.startswith(self.server.at):
+            if fault == "dies_at":
+                os._exit(1)
+            if fault == "hangs_at":
+                time.sleep(3600)
+            return self._failed("the worker failed")
         if self.path == "/v1/completions":
             self._completions(body)
         elif self.path == "/update_weight_version":
@@ -75,6 +90,28 @@ class Handler(BaseHTTPRequestHandler):
             self._json({"detail": "Not Found"}, 404) if fault == "no_reload" else self._json({"results": [None]})
         elif self.path == "/reset_prefix_cache":
             self._json({"success": fault != "busy_cache"})
+        elif self.path in (
+            "/pause?mode=wait",
+            "/resume",
+            "/init_weight_transfer_engine",
+            "/shutdown_weight_transfer_engine",
+        ):
+            self._json({"message": "done"})
+        else:
+            self._weight_update()
+        return None
+
+    def _weight_update(self) -> None:
+        """One update at a time, begun and ended, as vLLM's worker has it."""
+        active, self.server.updating = self.server.updating, self.path != "/finish_weight_update"
+        if self.path == "/start_weight_update" and active:
+            return self._failed("start_weight_update called while a weight update is already active.")
+        if self.path != "/start_weight_update" and not active:
+            return self._failed(f"{self.path} without start_weight_update.")
+        return self._json({"message": "done"})
+
+    def _failed(self, why: str) -> None:
+        self._json({"error": {"message": f"Call to collective_rpc method failed: {why}"}}, 500)
 
     def _completions(self, body: dict[str, Any]) -> None:
         fault = self.server.fault
@@ -124,7 +161,11 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--fault", choices=FAULTS, default="ok")
     parser.add_argument("--after", type=int, default=3, help="completions answered before die_after_n_requests dies")
-    options = parser.parse_args()
-    with FakeEngine(options.port, options.fault, options.after) as server:
+    parser.add_argument("--at", help="the route at which it fails, hangs or dies")
+    parser.add_argument("--world-size", type=json.loads, default=1)
+    parser.add_argument("--model", default="policy")
+    parser.add_argument("--max-model-len", type=int, default=64)
+    parser.add_argument("--updating", action="store_true", help="a weight update was left open")
+    with FakeEngine(parser.parse_args()) as server:
         print(f"listening on {server.server_address[1]}", flush=True)
         server.serve_forever()

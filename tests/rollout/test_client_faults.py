@@ -1,8 +1,7 @@
 """Whatever a server does wrong, the caller gets the right error, one sentence, in bounded time."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,6 @@ from tests.conftest import start_fake_engine, tiny_model
 
 PROMPTS = [[5, 6, 7], [8, 9]]
 SAMPLING = Sampling(n=2, temperature=1.0, max_new_tokens=4)
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Start a fake engine with a fault; returns its URL. All are ended after the test."""
-    with ExitStack() as stack:
-
-        def start(*arguments: str) -> str:
-            process, url = start_fake_engine(tmp_path / "fake.log", *arguments)
-            stack.enter_context(process)
-            return url
-
-        yield start
 
 
 def client_of(url: str, timeout_s: float = 30.0) -> EngineClient:

@@ -76,6 +76,7 @@ def test_interrupted_run_goes_on_to_the_same_bytes(base_engine: VllmEngine, tmp_
     options = (
         *SMALL,
         "method=oar_g",
+        "learner.max_refills=1",  # these too must follow from the step
         "learner.checkpoint_every=2",
         "tracking=disabled",
         f"rollout.url={base_engine.url}",
@@ -99,6 +100,25 @@ def test_interrupted_run_goes_on_to_the_same_bytes(base_engine: VllmEngine, tmp_
     assert "step    1/5" not in output, "started from the beginning"
     for name in ("metrics.jsonl", "evaluation.csv", "samples.jsonl"):
         assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_the_next_batch_is_drawn_during_the_update(base_engine: VllmEngine, tmp_path: Path) -> None:
+    """Stale completions differ from the learner by what it has learned since, and the run repeats to the byte all the same."""
+    options = (*SMALL, "learner.steps=3", "learner.lr=1e-3", "learner.warmup_steps=0", "tracking=disabled")
+    options += ("rollout.max_staleness=1", "learner.sampler_correction_cap=2", f"rollout.url={base_engine.url}")
+    for name in ("one", "two"):
+        code, output = run("train", *options, f"output_dir={tmp_path / name}")
+        assert code == 0, output
+    assert (tmp_path / "one" / "metrics.jsonl").read_bytes() == (tmp_path / "two" / "metrics.jsonl").read_bytes()
+    first, *others = lines(tmp_path / "one" / "metrics.jsonl")[1:]
+    assert first["train/staleness"] == 0
+    assert first["train/sampler_logprob_diff_mean"] < 1e-5
+    for line in others:
+        assert line["train/staleness"] == 1
+        assert line["train/dropped_completions"] == 0
+        assert (
+            line["train/sampler_logprob_diff_mean"] > 1e-3
+        )  # sync.max_logprob_diff, which is for one and the same weights
 
 
 def test_a_run_of_its_own_engine_leaves_nothing_when_the_engine_dies(base_model: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_graded_batch_by_hand() -> None:
     group = [rollout("We start with 12 . #### 17"), rollout("#### 18"), rollout("We start", "length")]
     graded = grade_rollouts([PROBLEM], [group], TASK, torch.device("cpu"))
     assert graded.rewards.tolist() == [1.0, 0.0, 0.0]
-    assert graded.truncated_share == pytest.approx(1 / 3)
+    assert graded.truncated.tolist() == [False, False, True]
     assert graded.texts == ["We start with 12 . #### 17", "#### 18", "We start"]
     batch = graded.batch
     # We start with 1 2 . | #### | 1 7 | <eos>

@@ -87,9 +87,14 @@ const cards = data.completions.map((completion, row) => {
   const sides = make("div", { class: "sides" });
   element.append(make("h2", {}, title, make("small", {}, about, agreement)));
   element.append(make("p", { class: "prompt" }, completion.prompt), sides);
-  const text = [completion.problem, completion.prompt, completion.tokens.join(""), completion.gold].join("\n").toLowerCase();
-  return { row, completion, right, text, element, sides, agreement, near: false, stale: true };
+  return { row, completion, right, element, sides, agreement, near: false, stale: true };
 });
+
+function holds(card, text) {
+  const { problem, prompt, tokens, gold } = card.completion;
+  card.text ??= [problem, prompt, tokens.join(""), gold].join("\n").toLowerCase();
+  return card.text.includes(text);
+}
 
 function tokenElements(completion, index) {
   const values = valuesOf(completion, index), segments = completion.segments;
@@ -140,7 +145,7 @@ function filter() {
   const reward = $("reward").value, benchmark = $("benchmark").value, text = $("search").value.toLowerCase();
   for (const card of cards) {
     const fits = (!reward || card.right === (reward === "right")) && (!benchmark || card.completion.benchmark === benchmark);
-    card.element.hidden = !(fits && card.text.includes(text));
+    card.element.hidden = !(fits && (!text || holds(card, text)));
   }
   const left = visible();
   if (left.length && cards[shown.chosen].element.hidden) choose(left[0].row);

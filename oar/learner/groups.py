@@ -1,0 +1,82 @@
+"""The groups of a training step: which problems, drawn with which seeds, and drawn again where a group teaches nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oar.config import TrainConfig
+from oar.learner.clock import Clock
+from oar.learner.collect import GradedGroup, grade_groups
+from oar.rollout.client import Engine
+from oar.rollout.types import Rollout, Sampling
+from oar.seeding import derive_seed
+from oar.tasks.problem import Problem
+from oar.tasks.sources import ProblemSource
+from oar.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The groups of step `step`, drawn with weights `version`, and what is to be logged of how they came about."""
+
+    step: int
+    version: int
+    groups: list[GradedGroup]
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSampler:
+    """Asks the engine for the groups of a step. All that it asks follows from the run's seed and the step."""
+
+    cfg: TrainConfig
+    task: Task
+    client: Engine
+    source: ProblemSource
+
+    def draw(self, step: int, version: int, clock: Clock) -> Drawn:
+        """The groups of step `step` (from 0), drawn with weights `version`.
+
+        Dynamic sampling (DAPO, arXiv 2503.14476 §3.2): where all completions of a group are right or all are wrong, a group of
+        another problem takes its place, in at most `learner.max_refills` rounds. At the bound the groups that are there stay:
+        a batch always has its size, and a group without advantage counts in its normaliser, as in GRPO.
+
+        Each step has a stretch of the problem stream of its own, one batch long for the first draw and for each refill,
+        whether they are needed or not: so no problem comes twice in an epoch, and the step alone says which come. A refill
+        takes as many as it needs.
+        """
+        learner = self.cfg.learner
+        groups = self._round(step, 0, learner.batch_size // learner.num_generations, version, clock)
+        drawn = list(groups)
+        for refill in range(1, learner.max_refills + 1):
+            idle = [slot for slot, group in enumerate(groups) if not group.is_mixed]
+            fresh = self._round(step, refill, len(idle), version, clock) if idle else []
+            drawn += fresh
+            for slot, group in zip(idle, fresh, strict=True):
+                groups[slot] = group
+        return Drawn(step, version, groups, self._metrics(groups, drawn) if learner.max_refills else {})
+
+    def generate(self, problems: Sequence[Problem], *, seed: int, version: int) -> list[list[Rollout]]:
+        """Completions of each problem."""
+        rollout = self.cfg.rollout
+        return self.client.generate(
+            [self.task.encode_prompt(problem) for problem in problems],
+            self.task.ending(Sampling(self.cfg.learner.num_generations, rollout.temperature, rollout.max_new_tokens)),
+            seed=seed,
+            expected_version=version,
+        )
+
+    def _round(self, step: int, refill: int, count: int, version: int, clock: Clock) -> list[GradedGroup]:
+        seed, learner = self.cfg.seed, self.cfg.learner
+        stretch = step * (1 + learner.max_refills) + refill
+        drawn_for = ("sampling", step) if refill == 0 else ("sampling", step, refill)
+        with clock("generation"):
+            problems = self.source.problems(seed, stretch, learner.batch_size // learner.num_generations)[:count]
+            groups = self.generate(problems, seed=derive_seed(seed, *drawn_for), version=version)
+        with clock("grading"):
+            return grade_groups(problems, groups, self.task)
+
+    @staticmethod
+    def _metrics(groups: Sequence[GradedGroup], drawn: Sequence[GradedGroup]) -> dict[str, float]:
+        # The batch is chosen to be half right, half wrong: how well the policy does, only all that was drawn can say.
+        right = [verdict.correct for group in drawn for verdict in group.verdicts]
+        return {"train/refilled_groups": len(drawn) - len(groups), "train/drawn_reward_mean": sum(right) / len(right)}

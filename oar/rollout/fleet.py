@@ -1,0 +1,87 @@
+"""Servers of one model in processes of their own, started, watched and ended as one."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from oar.errors import ConfigError
+from oar.rollout.engine import EngineOptions, VllmEngine
+from oar.rollout.parallel import together
+
+
+class VllmFleet:
+    """Running servers: `with VllmFleet(options) as fleet: engine_at(fleet.urls, ...)`. Raises what `VllmEngine` raises."""
+
+    def __init__(self, options: Sequence[EngineOptions]) -> None:
+        self._engines = [VllmEngine(one) for one in options]
+        self._logs = [one.log_path for one in options]
+
+    @property
+    def urls(self) -> list[str]:
+        """Where they listen, once they have been started."""
+        return [engine.url for engine in self._engines]
+
+    def start(self) -> None:
+        """Start all of them side by side and return when all are healthy; where one cannot, none is left."""
+        healthy = False
+        try:
+            start: list[Callable[[], None]] = [engine.start for engine in self._engines]
+            together(start)
+            healthy = True
+        finally:
+            if not healthy:
+                self.stop()
+
+    def poll(self) -> int | None:
+        """The exit code of one that has ended, or None while all run."""
+        return self._telling.poll()
+
+    @property
+    def log_path(self) -> Path:
+        """The log of one that has ended; of the first while all run."""
+        return self._logs[self._engines.index(self._telling)]
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of that log."""
+        return self._telling.tail(lines)
+
+    def stop(self) -> None:
+        """End them and all that they started. Idempotent."""
+        stop: list[Callable[[], None]] = [engine.stop for engine in self._engines]
+        together(stop)
+
+    def __enter__(self) -> "VllmFleet":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _telling(self) -> VllmEngine:
+        ended = [engine for engine in self._engines if engine.poll() is not None]
+        return ended[0] if ended else self._engines[0]
+
+
+def gpus_of_servers(servers: int, each: int, *, learner: int, shared: bool) -> list[tuple[str, ...]]:
+    """Which GPUs each of `servers` servers gets, `each` of them: those after the learner's, or from the first on if `shared`.
+
+    Nothing where there is no GPU. Raises ConfigError where there are too few.
+    """
+    if not torch.cuda.is_available():
+        return [()] * servers
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
+    first = 0 if shared else learner
+    if first + servers * each > len(visible):
+        raise ConfigError(
+            f"{servers} server(s) of {each} GPU(s) (rollout.servers, rollout.tensor_parallel)"
+            + (f" beside {learner} of the learner" if first else "")
+            + f" need {first + servers * each} GPUs, but {len(visible)} are there: lower one of them."
+        )
+    return [tuple(visible[first + number * each :][:each]) for number in range(servers)]

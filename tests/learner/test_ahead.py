@@ -1,0 +1,118 @@
+"""Drawing ahead: it overlaps the update, never reaches past it, and what is too old is dropped."""
+
+import threading
+import time
+
+import pytest
+
+from oar.config import TrainConfig, validated
+from oar.errors import ConfigError, EngineError
+from oar.learner.ahead import GroupStream
+from oar.learner.clock import Clock
+from oar.learner.groups import GroupSampler
+from tests.learner.test_groups import SETTINGS, TASK, AnswerIsOne, ScriptedEngine
+from tests.test_config import composed
+
+STALE = ("rollout.max_staleness=1", "learner.sampler_correction_cap=2")
+
+
+class SlowEngine(ScriptedEngine):
+    """Answers once `may_answer` is set; `answered` counts the requests that are over."""
+
+    def __init__(self, may_answer=None, fails=False):
+        super().__init__([1, 2] * 100)
+        self.may_answer, self.fails, self.answered = may_answer, fails, 0
+
+    def generate(self, prompts, sampling, *, seed, expected_version):
+        groups = super().generate(prompts, sampling, seed=seed, expected_version=expected_version)
+        assert self.may_answer is None or self.may_answer.wait(20)
+        if self.fails and expected_version == 0 and len(self.asked) > 1:
+            raise EngineError("the engine is gone.")
+        self.answered += 1
+        return groups
+
+
+def stream(engine, *overrides):
+    cfg = validated(composed(*SETTINGS, "learner.steps=4", *overrides), TrainConfig)
+    return GroupStream(GroupSampler(cfg, TASK, engine, AnswerIsOne()))
+
+
+def asked(engine):
+    return [version for _, _, version in engine.asked]
+
+
+def test_without_staleness_every_step_is_drawn_when_its_turn_comes():
+    engine = SlowEngine()
+    groups = stream(engine)
+    for step in range(3):
+        drawn = groups.take(step, Clock())
+        assert (drawn.step, drawn.version, drawn.metrics) == (step, step, {})
+        with groups.drawing_next(step, Clock()):
+            assert len(engine.asked) == step + 1
+    assert asked(engine) == [0, 1, 2]
+
+
+def test_the_next_step_is_drawn_during_the_update_with_the_weights_of_before():
+    may_answer = threading.Event()
+    may_answer.set()
+    engine = SlowEngine(may_answer)
+    groups, drawn = stream(engine, *STALE), []
+    for step in range(4):
+        drawn.append(groups.take(step, Clock()))
+        may_answer.clear()  # were the draw not beside the block, it would wait for the block and the block for it
+        with groups.drawing_next(step, Clock()):
+            deadline = time.monotonic() + 20
+            while step < 3 and len(engine.asked) < step + 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            may_answer.set()
+        assert engine.answered == min(step + 2, 4)  # nothing runs on, and nothing is drawn for a step that never comes
+    assert [found.step for found in drawn] == [0, 1, 2, 3]
+    assert [found.version for found in drawn] == [0, 0, 1, 2]
+    assert asked(engine) == [0, 0, 1, 2]
+    assert [found.metrics["train/staleness"] for found in drawn] == [0, 1, 1, 1]
+    assert {found.metrics["train/dropped_completions"] for found in drawn} == {0}
+    # The problems and seeds of a step are those it has without asynchrony.
+    plain = SlowEngine()
+    for step in range(4):
+        stream(plain).take(step, Clock())
+    assert [request[:2] for request in plain.asked] == [request[:2] for request in engine.asked]
+
+
+def test_completions_that_are_too_old_are_dropped_and_counted():
+    engine = SlowEngine()
+    groups = stream(engine, *STALE)
+    groups.take(0, Clock())
+    with groups.drawing_next(0, Clock()):
+        pass
+    drawn = groups.take(2, Clock())
+    assert (drawn.step, drawn.version) == (2, 2)
+    assert drawn.metrics == {"train/staleness": 0, "train/dropped_completions": 12}
+    assert {rollout.weight_version for group in drawn.groups for rollout in group.rollouts} == {2}
+
+
+def test_an_engine_that_fails_is_told_after_the_block():
+    groups, done = stream(SlowEngine(fails=True), *STALE), []
+    groups.take(0, Clock())
+    with pytest.raises(EngineError, match="gone"), groups.drawing_next(0, Clock()):
+        done.append(True)
+    assert done
+    assert groups.take(1, Clock()).version == 1
+
+
+def test_a_block_that_fails_does_not_wait_for_the_engine():
+    may_answer = threading.Event()
+    may_answer.set()
+    groups = stream(SlowEngine(may_answer), *STALE)
+    groups.take(0, Clock())
+    may_answer.clear()
+    with pytest.raises(ZeroDivisionError), groups.drawing_next(0, Clock()):
+        1 / 0  # noqa: B018
+    may_answer.set()
+
+
+def test_staleness_without_a_correction_is_refused():
+    with pytest.raises(ConfigError, match=r"sampler_correction_cap must be a number .*max_staleness"):
+        validated(composed("rollout.max_staleness=1"), TrainConfig)
+    with pytest.raises(ConfigError, match=r"rollout\.max_staleness must be 0 or 1"):
+        validated(composed("rollout.max_staleness=2", "learner.sampler_correction_cap=2"), TrainConfig)

@@ -1,0 +1,182 @@
+"""Servers started as one: where each goes, and that all of them end with the first that cannot go on."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from oar.config import TrainConfig, validated
+from oar.errors import ConfigError, EngineError
+from oar.rollout.engine import EngineOptions
+from oar.rollout.fleet import VllmFleet, gpus_of_servers
+from oar.rollout.servers import engine_at
+from oar.supervisor import engine_options, server_options, train
+from tests.conftest import FAKE_SERVERS
+from tests.test_config import composed
+
+LISTS = "[http://127.0.0.1:8001,http://127.0.0.1:8002]"
+
+
+@dataclass(frozen=True, slots=True)
+class FakeOptions(EngineOptions):
+    """A fake engine in place of vLLM."""
+
+    arguments: tuple[str, ...] = ()
+
+    def command(self, port: int) -> list[str]:
+        return [sys.executable, str(FAKE_SERVERS / "fake_engine.py"), "--port", str(port), *self.arguments]
+
+
+@pytest.fixture
+def options(tiny_model_dir: Path, tmp_path: Path) -> Callable[..., FakeOptions]:
+    def make(number: int, *arguments: str) -> FakeOptions:
+        return FakeOptions(tiny_model_dir, tmp_path / f"engine{number}.log", arguments=arguments)
+
+    return make
+
+
+def servers_left(log_folder: Path) -> int:
+    found = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
+    return sum(str(FAKE_SERVERS / "fake_engine.py") in line and str(log_folder) in line for line in found)
+
+
+def test_a_fleet_runs_and_ends_as_one(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
+    mark = ("--model", str(tmp_path))  # by which its processes are found again
+    with VllmFleet([options(1, *mark), options(2, *mark, "--fault", "dies_at", "--at", "/resume")]) as fleet:
+        assert len(set(fleet.urls)) == 2
+        engine = engine_at(fleet.urls, 10.0)
+        assert engine.health()
+        assert fleet.poll() is None
+        assert fleet.log_path == tmp_path / "engine1.log"
+        with pytest.raises(EngineError, match="is gone"):
+            engine.servers[1].resume()
+        while fleet.poll() is None:
+            pass
+        assert fleet.poll() == 1
+        assert fleet.log_path == tmp_path / "engine2.log"
+        assert "listening" in fleet.tail()
+        assert servers_left(tmp_path) >= 1
+    assert servers_left(tmp_path) == 0
+    fleet.stop()
+
+
+def test_one_that_cannot_start_leaves_none(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="exit code 2 while starting"):
+        VllmFleet([options(1, "--model", str(tmp_path)), options(2, "--fault", "no such")]).start()
+    assert servers_left(tmp_path) == 0
+
+
+@pytest.fixture
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return monkeypatch
+
+
+def test_servers_come_after_the_learner(eight_gpus: pytest.MonkeyPatch) -> None:
+    assert gpus_of_servers(2, 2, learner=4, shared=False) == [("4", "5"), ("6", "7")]
+    assert gpus_of_servers(1, 1, learner=1, shared=True) == [("0",)]
+    with pytest.raises(
+        ConfigError, match=r"3 server\(s\) of 2 GPU\(s\) .* beside 4 of the learner need 10 GPUs, but 8"
+    ):
+        gpus_of_servers(3, 2, learner=4, shared=False)
+    eight_gpus.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7f,5")
+    assert gpus_of_servers(2, 1, learner=1, shared=False) == [("GPU-7f",), ("5",)]
+
+
+def test_without_a_gpu_servers_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert gpus_of_servers(2, 4, learner=1, shared=False) == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "overrides", "expected"),
+    [
+        (2, ["sync=nccl"], [("1",)]),
+        (8, ["sync=nccl", "rollout.servers=3", "rollout.tensor_parallel=2"], [("1", "2"), ("3", "4"), ("5", "6")]),
+        (8, ["sync=ipc"], [("0",)]),
+        (8, [], [("1",)]),
+        (1, [], [("0",)]),  # one GPU is shared: the file of sync=checkpoint asks for no other
+    ],
+)
+def test_a_run_places_its_servers(
+    eight_gpus: pytest.MonkeyPatch,
+    tmp_path: Path,
+    gpus: int,
+    overrides: list[str],
+    expected: list[tuple[str, ...]],
+) -> None:
+    eight_gpus.setattr("torch.cuda.device_count", lambda: gpus)
+    cfg = validated(composed(*overrides, "rollout.port=8100"), TrainConfig)
+    made = server_options(cfg.rollout, cfg.model, tmp_path / "model", tmp_path, sync=cfg.sync, learner_gpus=1)
+    assert [one.gpus for one in made] == expected
+    assert [one.port for one in made] == [8100 + number for number in range(len(made))]
+    assert len({one.log_path for one in made}) == len(made)
+    for one in made:
+        assert one.environment()["CUDA_VISIBLE_DEVICES"] == ",".join(one.gpus)
+        command = " ".join(one.command(8100))
+        assert f"--tensor-parallel-size {cfg.rollout.tensor_parallel}" in command
+        assert f"--kv-cache-memory-bytes {2**30}" in command
+        backend = {"nccl": '"nccl"', "ipc": '"oar_ipc"'}.get(cfg.sync.name)
+        assert ("--weight-transfer-config" in command) == (backend is not None)
+        assert backend is None or backend in command
+
+
+def test_one_server_logs_where_it_always_did(tmp_path: Path) -> None:
+    cfg = validated(composed(), TrainConfig)
+    assert engine_options(cfg.rollout, cfg.model, tmp_path, tmp_path).log_path == tmp_path / "engine.log"
+    cfg = validated(composed("rollout.servers=2"), TrainConfig)
+    with pytest.raises(ConfigError, match=r"rollout.servers must be 1 for this program, but is 2"):
+        engine_options(cfg.rollout, cfg.model, tmp_path, tmp_path)
+
+
+def test_one_address_or_several() -> None:
+    urls = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
+    assert validated(composed(), TrainConfig).rollout.urls == []
+    assert validated(composed(f"rollout.url={urls[0]}"), TrainConfig).rollout.urls == urls[:1]
+    rollout = validated(composed(f"rollout.url={LISTS}"), TrainConfig).rollout
+    assert rollout.urls == urls
+    with pytest.raises(ConfigError, match=r"rollout.url must be one address for this program"):
+        assert rollout.only_url
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["rollout.url=[]"], "rollout.url must be null, the address of a server or a list"),
+        (["rollout.url=[5]"], "rollout.url must be null, the address of a server or a list"),
+        (["rollout.url=[http://a,http://a]"], "rollout.url must be a list without repetition"),
+        (["rollout.url=[http://a,http://me:5ec4e7@b]"], "rollout.url must be without a name or password"),
+        ([f"rollout.url={LISTS}", "rollout.servers=2"], "rollout.servers must be 1 where rollout.url names servers"),
+        (["rollout.servers=0"], "rollout.servers must be 1 or more"),
+        (["rollout.tensor_parallel=0"], "rollout.tensor_parallel must be 1 or more"),
+        (["sync=ipc", "rollout.servers=2"], "sync.name must be nccl or checkpoint where there are several GPUs"),
+        (["sync=ipc", "learner.ranks=2"], "sync.name must be nccl or checkpoint where there are several GPUs"),
+        (["sync.name=carrier_pigeon"], "sync.name must be one of checkpoint, nccl, ipc"),
+        (["sync.timeout_s=0"], "sync.timeout_s must be above 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        validated(composed(*overrides), TrainConfig)
+    assert "5ec4e7" not in str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["nccl", "ipc"])
+def test_a_run_that_needs_a_gpu_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=f"sync={way} carries weights from GPU memory"):
+        train(validated(composed(f"sync={way}"), TrainConfig), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_how_the_engine_is_reached_does_not_change_what_a_run_computes() -> None:
+    identity = validated(composed(), TrainConfig).identity()
+    for other in ("sync=nccl", "rollout.servers=2", "rollout.tensor_parallel=2", f"rollout.url={LISTS}"):
+        assert validated(composed(other), TrainConfig).identity() == identity

@@ -1,0 +1,103 @@
+"""Several servers spoken to as one: prompts are spread, results are those of one server, and every answer is checked."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+import requests
+
+from oar.errors import DataError, EngineError
+from oar.rollout.client import UNKNOWN_VERSION, EngineClient
+from oar.rollout.parallel import together
+from oar.rollout.servers import EngineFleet, engine_at
+from oar.rollout.types import Sampling
+
+PROMPTS = [[5, 6, 7], [8, 9], [10, 11], [12], [13, 14]]
+SAMPLING = Sampling(n=2, temperature=1.0, max_new_tokens=4)
+
+
+def drawn_at(url: str) -> list[tuple[list[int], int]]:
+    """Prompt and seed of every completion a fake engine was asked for."""
+    calls = requests.get(f"{url}/calls", timeout=10).json()["calls"]
+    asked = [call["body"] for call in calls if call["route"] == "/v1/completions"]
+    return sorted((body["prompt"], body["seed"]) for body in asked)
+
+
+def test_one_url_is_one_client(fake: Callable[..., str]) -> None:
+    assert isinstance(engine_at([fake()], 10.0), EngineClient)
+
+
+def test_prompts_go_round_and_keep_their_seeds(fake: Callable[..., str]) -> None:
+    alone, *two = fake(), fake(), fake()
+    for url in (alone, *two):
+        EngineClient(url, 10.0).set_weight_version(0)
+    one = engine_at([alone], 10.0).generate(PROMPTS, SAMPLING, seed=3, expected_version=0)
+    assert engine_at(two, 10.0).generate(PROMPTS, SAMPLING, seed=3, expected_version=0) == one
+    shares = [drawn_at(url) for url in two]
+    assert [prompt for prompt, _ in shares[0]] == sorted(PROMPTS[0::2])
+    assert [prompt for prompt, _ in shares[1]] == sorted(PROMPTS[1::2])
+    assert sorted(shares[0] + shares[1]) == drawn_at(alone)
+
+
+def test_a_fleet_is_as_healthy_as_its_worst_server(fake: Callable[..., str]) -> None:
+    good = fake()
+    assert engine_at([good, fake()], 10.0).health()
+    assert not engine_at([good, "http://127.0.0.1:9"], 10.0).health()
+
+
+def test_servers_with_different_weights_draw_nothing(fake: Callable[..., str]) -> None:
+    urls = [fake(), fake()]
+    fleet = engine_at(urls, 10.0)
+    assert fleet.weight_version() == UNKNOWN_VERSION
+    fleet.servers[0].set_weight_version(4)
+    with pytest.raises(EngineError, match=rf"different weight versions \({urls[0]} 4, {urls[1]} -1\).*sync failed\.$"):
+        fleet.generate(PROMPTS, SAMPLING, seed=3, expected_version=4)
+    fleet.servers[1].set_weight_version(4)
+    with pytest.raises(EngineError, match="expected weight version 5, but the engine has 4"):
+        fleet.generate(PROMPTS, SAMPLING, seed=3, expected_version=5)
+    assert [drawn_at(url) for url in urls] == [[], []]
+
+
+def test_servers_of_different_models_are_refused(fake: Callable[..., str]) -> None:
+    fleet = engine_at([fake(), fake("--model", "other")], 10.0)
+    with pytest.raises(EngineError, match=r"must serve one model, but: http.* policy, http.* other\.$"):
+        fleet.generate(PROMPTS, SAMPLING, seed=3, expected_version=0)
+
+
+def test_a_prompt_must_fit_the_smallest_server(fake: Callable[..., str]) -> None:
+    fleet = engine_at([fake(), fake("--max-model-len", "32")], 10.0)
+    with pytest.raises(DataError, match="prompt 0 has 29 tokens, but must have 1 to 28"):
+        fleet.generate([[5] * 29], SAMPLING, seed=3, expected_version=-1)
+
+
+@pytest.mark.parametrize("fault", ["http_500", "die_after_n_requests"])
+def test_the_error_of_one_server_ends_it_for_all(fake: Callable[..., str], fault: str) -> None:
+    bad = fake("--fault", fault, "--after", "1")
+    fleet = EngineFleet([EngineClient(fake(), 30.0), EngineClient(bad, 30.0)])
+    with pytest.raises(EngineError, match=bad):
+        fleet.generate(PROMPTS, SAMPLING, seed=3, expected_version=-1)
+
+
+def test_the_first_error_of_works_side_by_side_is_told_at_once() -> None:
+    def fail() -> None:
+        raise EngineError("first.")
+
+    begin = time.monotonic()
+    with pytest.raises(EngineError, match="first"):
+        together([lambda: time.sleep(20), fail])
+    with pytest.raises(TimeoutError):
+        together([lambda: time.sleep(20), lambda: None], timeout_s=0.2)
+    assert time.monotonic() - begin < 5
+    assert together([lambda: 1, lambda: 2], timeout_s=20) == [1, 2]
+
+
+def test_the_end_of_the_process_waits_for_no_request() -> None:
+    hanging = (
+        "import time; from oar.rollout.parallel import together; together([lambda: time.sleep(60), lambda: 1 / 0])"
+    )
+    begin = time.monotonic()
+    process = subprocess.run([sys.executable, "-c", hanging], capture_output=True, text=True, timeout=50, check=False)
+    assert "ZeroDivisionError" in process.stderr
+    assert time.monotonic() - begin < 30

@@ -1,0 +1,251 @@
+"""The protocol of a push, against servers that speak it and can fail at every stage of it: order, bounds, and who holds what."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import torch
+from torch.storage import TypedStorage
+from transformers import PreTrainedModel
+
+from oar.config import SyncConfig
+from oar.errors import ConfigError, SyncError
+from oar.rollout.client import UNKNOWN_VERSION, EngineClient
+from oar.rollout.ipc_handles import handle_from_json, handle_to_json
+from oar.rollout.nccl import NcclSync
+from oar.rollout.servers import engine_at
+from oar.rollout.sync import CheckpointSync, WeightSync, make_sync
+from oar.weights import described, full_weights
+from tests.conftest import tiny_model
+
+BEGIN = ["/update_weight_version", "/pause?mode=wait"]
+END = ["/reset_prefix_cache", "/resume", "/update_weight_version"]
+INIT, START, UPDATE, FINISH, RELOAD = (
+    "/init_weight_transfer_engine",
+    "/start_weight_update",
+    "/update_weights",
+    "/finish_weight_update",
+    "/collective_rpc",
+)
+
+
+class Group:
+    """What stands for NCCL's communicator."""
+
+    def __init__(self) -> None:
+        self.destroyed = False
+
+    def destroy(self) -> None:
+        self.destroyed = True
+
+
+class LocalSync(NcclSync):
+    """`nccl` without a GPU: the learner's side of the transfer does what the test says."""
+
+    def __init__(self, urls: Sequence[str], timeout_s: float = 20.0) -> None:
+        super().__init__(engine_at(urls, timeout_s), timeout_s)
+        self.groups: list[Group] = []
+        self.join: Callable[[], Any] = lambda: None
+        self.send: Callable[[], Any] = lambda: None
+
+    def _invitation(self, world_size: int) -> tuple[dict[str, Any], Callable[[], Any]]:
+        def join() -> Group:
+            self.join()
+            self.groups.append(Group())
+            return self.groups[-1]
+
+        return {"world_size": world_size}, join
+
+    def _broadcast(self, model: PreTrainedModel) -> Callable[[], None]:
+        return lambda: self.send()
+
+
+def calls(url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = requests.get(f"{url}/calls", timeout=10).json()["calls"]
+    return found
+
+
+def routes(url: str) -> list[str]:
+    return [call["route"] for call in calls(url)]
+
+
+def version_at(url: str) -> int:
+    return EngineClient(url, 10.0).weight_version()
+
+
+def sync_of(way: str, urls: Sequence[str], folder: Path, timeout_s: float = 20.0) -> WeightSync:
+    return LocalSync(urls, timeout_s) if way == "nccl" else CheckpointSync(engine_at(urls, timeout_s), folder)
+
+
+@pytest.mark.parametrize(
+    ("way", "first", "later"),
+    [("checkpoint", [RELOAD], [RELOAD]), ("nccl", [INIT, START, UPDATE, FINISH], [START, UPDATE, FINISH])],
+)
+def test_the_order_of_a_push(
+    fake: Callable[..., str], tmp_path: Path, way: str, first: list[str], later: list[str]
+) -> None:
+    urls = [fake(), fake()]
+    sync = sync_of(way, urls, tmp_path / "weights")
+    sync.push(tiny_model(0), 0)
+    sync.push(tiny_model(0), 1)
+    told = [calls(url) for url in urls]
+    for one in told:
+        assert [call["route"] for call in one] == [*BEGIN, *first, *END, *BEGIN, *later, *END]
+        named = [call["body"]["new_version"] for call in one if call["route"] == "/update_weight_version"]
+        assert named == [str(UNKNOWN_VERSION), "0", str(UNKNOWN_VERSION), "1"]
+    # No server goes on to the next stage before all have done this one; so none has the version before all have the weights.
+    for stage in range(1, len(told[0])):
+        assert max(one[stage - 1]["at"] for one in told) < min(one[stage]["at"] for one in told)
+    assert [version_at(url) for url in urls] == [1, 1]
+
+
+def test_what_workers_are_told(fake: Callable[..., str]) -> None:
+    """Ranks follow each other over servers of different sizes; the learner's is 0."""
+    urls = [fake("--world-size", "2"), fake("--world-size", "3"), fake()]
+    model = tiny_model(0)
+    LocalSync(urls).push(model, 0)
+    infos = [next(call["body"]["init_info"] for call in calls(url) if call["route"] == INIT) for url in urls]
+    assert infos == [{"world_size": 7, "rank_offset": offset} for offset in (1, 3, 6)]
+    (update,) = (call["body"]["update_info"] for call in calls(urls[2]) if call["route"] == UPDATE)
+    sent = [(name, "float32", list(weight.shape)) for name, weight in full_weights(model)]
+    assert list(zip(update["names"], update["dtype_names"], update["shapes"], strict=True)) == sent
+    assert {name for name, _, _ in sent} == set(model.state_dict())
+    assert [(name, weight.dtype, weight.shape) for name, weight in full_weights(model)] == described(model)
+
+
+@pytest.mark.parametrize(
+    ("way", "at"),
+    [(way, at) for way in ("checkpoint", "nccl") for at in ("/pause", "/reset_prefix_cache", "/resume")]
+    + [("checkpoint", RELOAD), ("nccl", INIT), ("nccl", START), ("nccl", UPDATE), ("nccl", FINISH)],
+)
+def test_a_server_that_fails_leaves_no_version_on_any(
+    fake: Callable[..., str], tmp_path: Path, way: str, at: str
+) -> None:
+    good, bad = fake(), fake("--fault", "fails_at", "--at", at)
+    with pytest.raises(
+        SyncError, match=rf"weight version 3 did not reach the engine: .*{bad} answered {at}.* HTTP 500"
+    ):
+        sync_of(way, [good, bad], tmp_path / "weights").push(tiny_model(0), 3)
+    assert version_at(good) == version_at(bad) == UNKNOWN_VERSION
+    assert at == "/resume" or "/resume" not in routes(good)  # half of the weights must not run
+    assert not (tmp_path / "weights").exists()
+
+
+@pytest.mark.parametrize(("way", "at"), [("checkpoint", RELOAD), ("nccl", INIT), ("nccl", UPDATE)])
+@pytest.mark.parametrize("fault", ["hangs_at", "dies_at"])
+def test_a_server_that_hangs_or_dies_is_noticed_in_time(
+    fake: Callable[..., str], tmp_path: Path, way: str, at: str, fault: str
+) -> None:
+    """The learner's side of a collective hangs with it, which is left behind."""
+    good, bad = fake(), fake("--fault", fault, "--at", at)
+    sync = sync_of(way, [good, bad], tmp_path / "weights", timeout_s=1.0 if fault == "hangs_at" else 20.0)
+    if isinstance(sync, LocalSync):
+        sync.join = sync.send = lambda: time.sleep(60)
+    if isinstance(sync, LocalSync) and at == UPDATE:
+        sync.join = lambda: None
+    begin = time.monotonic()
+    with pytest.raises(SyncError, match=r"did not answer|did not end within 1 s \(sync.timeout_s\)|is gone"):
+        sync.push(tiny_model(0), 3)
+    assert time.monotonic() - begin < 8
+    assert version_at(good) == UNKNOWN_VERSION
+    assert not isinstance(sync, LocalSync) or all(group.destroyed for group in sync.groups)
+
+
+def test_a_transfer_that_hangs_on_the_learners_side_ends_in_time(fake: Callable[..., str]) -> None:
+    """As where workers are missing: `world_size` counts three that never come."""
+    sync = LocalSync([fake(), fake("--world-size", "4")], timeout_s=1.0)
+    sync.join = lambda: time.sleep(60)
+    begin = time.monotonic()
+    with pytest.raises(SyncError, match=r"learner's side did not end within 1 s \(sync.timeout_s\)"):
+        sync.push(tiny_model(0), 0)
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("size", ["0", "null", '"two"', "1.5", "true"])
+def test_a_world_size_that_is_none_is_refused(fake: Callable[..., str], size: str) -> None:
+    with pytest.raises(SyncError, match=r"/get_world_size must give a number of workers, but says"):
+        LocalSync([fake(), fake("--world-size", size)]).push(tiny_model(0), 0)
+
+
+def test_after_a_failure_another_group_is_opened(fake: Callable[..., str]) -> None:
+    url = fake()
+    sync = LocalSync([url])
+
+    def fail() -> None:
+        raise RuntimeError("NCCL error: unhandled system error\nmore of it")
+
+    sync.send = fail
+    with pytest.raises(SyncError, match="learner's side failed: NCCL error: unhandled system error"):
+        sync.push(tiny_model(0), 0)
+    sync.send = lambda: None
+    sync.push(tiny_model(0), 0)
+    assert [group.destroyed for group in sync.groups] == [True, False]
+    assert version_at(url) == 0
+
+
+def test_an_update_that_was_left_open_is_ended_first(fake: Callable[..., str]) -> None:
+    url = fake("--updating")
+    LocalSync([url]).push(tiny_model(0), 0)
+    assert routes(url) == [*BEGIN, INIT, START, FINISH, START, UPDATE, FINISH, *END]
+
+
+def test_close_ends_the_group_and_never_fails(fake: Callable[..., str], tmp_path: Path) -> None:
+    url, failing = fake(), fake("--fault", "fails_at", "--at", "/shutdown")
+    LocalSync([url]).close()  # nothing was opened
+    for urls in ([url], [url, failing]):
+        sync = LocalSync(urls)
+        sync.push(tiny_model(0), 0)
+        sync.close()
+        sync.close()
+        assert sync.groups[0].destroyed
+    assert routes(url).count("/shutdown_weight_transfer_engine") == 2
+
+
+@pytest.mark.parametrize("way", ["nccl", "ipc"])
+def test_what_needs_a_gpu_is_refused_without_one(
+    fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    url = fake()
+    with pytest.raises(
+        ConfigError, match=rf"^sync={way} carries weights .* torch finds no GPU here: use sync=checkpoint\.$"
+    ):
+        make_sync(SyncConfig(way, None, 10.0, 1e-3), engine_at([url], 10.0), tmp_path)
+    assert routes(url) == []
+
+
+def a_handle() -> tuple[Any, ...]:
+    """What torch gives for a buffer of 1,000 bytes in GPU memory."""
+    size, numbers = torch.Size([1000]), bytes(range(64))
+    return (
+        *(torch.Tensor, size, (1,), 0, TypedStorage, torch.uint8, 0),
+        *(numbers, 1000, 512, False, b"/torch_7_1\x00", 3, numbers[::-1], True),
+    )
+
+
+def test_a_handle_survives_json() -> None:
+    made = handle_from_json(handle_to_json(a_handle()))
+    assert made[:6] == a_handle()[:6]
+    assert made[7:] == a_handle()[7:]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"handle": "not base64!"},
+        {"handle": 5},
+        {"size": "1000"},
+        {"size": True},
+        {"storage_offset_bytes": -8},
+        {"event_sync_required": 1},
+        {"storage_cls": "os.system"},
+    ],
+)
+def test_what_is_no_handle_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="CUDA IPC handle"):
+        handle_from_json(handle_to_json(a_handle()) | change)
+    with pytest.raises(ValueError, match="CUDA IPC handle"):
+        handle_from_json(["handle"])
