@@ -8,18 +8,18 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 
-def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Names and weights, one at a time; those of a sharded model are gathered, in which every rank has to take part.
+def full_weights(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Names and weights, one at a time, as they are or in `dtype`; those of a sharded model are gathered.
 
-    Tied weights come once, under the name of the input embeddings.
+    In gathering every rank has to take part. Tied weights come once, under the name of the input embeddings.
     """
     for name, weight in _held(model):
-        yield name, whole(weight.detach())
+        yield name, whole(weight.detach()).to(dtype or weight.dtype)
 
 
-def described(model: PreTrainedModel) -> list[tuple[str, torch.dtype, torch.Size]]:
+def described(model: PreTrainedModel, dtype: torch.dtype | None = None) -> list[tuple[str, torch.dtype, torch.Size]]:
     """Name, type and whole shape of what `full_weights` yields, in its order; nothing is gathered for it."""
-    return [(name, weight.dtype, weight.shape) for name, weight in _held(model)]
+    return [(name, dtype or weight.dtype, weight.shape) for name, weight in _held(model)]
 
 
 def take_part(model: PreTrainedModel) -> None:
