@@ -385,6 +385,10 @@ def test_the_math_model_fits_the_same_lengths():
             ["learner.micro_batch_size=64"],
             r"must hold [\d.]+ GiB, but has 79.6 .* parts: activations of the learner 164",
         ),
+        (
+            ["rollout.kv_cache_gib=99"],
+            "must hold 117.2 GiB, .* parts: kv cache of the engine 99.0, weights of the engine 14.2, ov",
+        ),
         (["rollout.kv_cache_gib=0.2"], r"one sequence of rollout.max_model_len \(4,096 tokens, 0.22 GiB\), but is 0.2"),
         (["learner.compute_dtype=float16"], "learner.compute_dtype must be one of float32, bfloat16"),
         (["~assume.peak_tflops.bfloat16"], "assume.peak_tflops must name bfloat16"),

@@ -184,6 +184,7 @@ def check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
     rows = [
         (held, f"{name.replace('_', ' ')} of the {process}")
         for process, part in (("learner", memory.learner), ("engine", memory.engine))
+        if memory.shared or sum(part.values()) == memory.device
         for name, held in part.items()
     ]
     largest = ", ".join(f"{name} {held / GIB:.1f}" for held, name in sorted(rows, reverse=True)[:3])
