@@ -11,20 +11,20 @@ from transformers import PreTrainedModel
 ADAPTER = "default"  # what an adapter is called within the model (oar/lora.py)
 
 
-def full_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Names and weights, one at a time; those of a sharded model are gathered, in which every rank has to take part.
+def full_weights(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Names and weights, one at a time, as they are or in `dtype`; those of a sharded model are gathered.
 
-    Tied weights come once, under the name of the input embeddings. What an adapter adds is added in: these are the weights of the
-    model as it would be without one, under their own names.
+    In gathering every rank has to take part. Tied weights come once, under the name of the input embeddings. What an adapter
+    adds is added in: these are the weights of the model as it would be without one, under their own names.
     """
     for name, weight, adapted in _held(model):
         held = whole(weight.detach())
-        yield name, held if adapted is None else held + _product(adapted)
+        yield name, (held if adapted is None else held + _product(adapted)).to(dtype or weight.dtype)
 
 
-def described(model: PreTrainedModel) -> list[tuple[str, torch.dtype, torch.Size]]:
+def described(model: PreTrainedModel, dtype: torch.dtype | None = None) -> list[tuple[str, torch.dtype, torch.Size]]:
     """Name, type and whole shape of what `full_weights` yields, in its order; nothing is gathered for it."""
-    return [(name, weight.dtype, weight.shape) for name, weight, _ in _held(model)]
+    return [(name, dtype or weight.dtype, weight.shape) for name, weight, _ in _held(model)]
 
 
 def take_part(model: PreTrainedModel) -> None:

@@ -41,9 +41,6 @@ class RolloutConfig:
         )
         require(0 <= self.port <= 65535, "rollout.port", "a port number, or 0 for a free one", self.port)
         require(self.servers >= 1, "rollout.servers", "1 or more", self.servers)
-        require(
-            not self.urls or self.servers == 1, "rollout.servers", "1 where rollout.url names servers", self.servers
-        )
         require(self.tensor_parallel >= 1, "rollout.tensor_parallel", "1 or more", self.tensor_parallel)
         require(self.temperature > 0, "rollout.temperature", "above 0 (training needs variety)", self.temperature)
         require(

@@ -132,7 +132,8 @@ def make_learner(
     reference = load_policy(start_model, cfg.learner.compute_dtype) if cfg.learner.kl_coef > 0 else None
     token = engine_token(cfg.rollout.token_file)
     client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
-    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder)
+    dtype = getattr(torch, cfg.model.dtype)
+    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder, dtype)
     task = Task.named(tokenizer, cfg.model.marker, cfg.template)
     learner = Learner(cfg, model, reference, task, client, sync, ranks)
     if checkpoint is not None:

@@ -22,18 +22,18 @@ BUFFER_BYTES = 2**28  # of GPU memory while a push is under way; more where one 
 class IpcSync:
     """Weight sync `ipc`, from a learner of one rank. Every wait is one for a request, which the engine's clients bound."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._servers = engine.servers
+    def __init__(self, engine: Engine, dtype: torch.dtype | None = None) -> None:
+        self._servers, self._dtype = engine.servers, dtype
 
     def push(self, model: PreTrainedModel, version: int) -> None:
         """Make every server hold `model`'s weights under `version` (>= 0). Raises SyncError."""
         gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-        largest = max(dtype.itemsize * shape.numel() for _, dtype, shape in described(model))
+        largest = max(dtype.itemsize * shape.numel() for _, dtype, shape in described(model, self._dtype))
         with weight_update(self._servers, version):
             each(self._servers, lambda server: server.init_weight_transfer({"packed": True}))
             each(self._servers, start_weight_update)
             for chunk in packed_ipc_producer(
-                full_weights(model), gpu, lambda named: named[1], max(BUFFER_BYTES, largest)
+                full_weights(model, self._dtype), gpu, lambda named: named[1], max(BUFFER_BYTES, largest)
             ):
                 self._update(chunk)
             each(self._servers, EngineClient.finish_weight_update)

@@ -37,8 +37,8 @@ CLOSE_S = 10.0
 class NcclSync:
     """Weight sync `nccl`. `timeout_s` bounds the wait for each stage of a push; the engine's clients bound their own requests."""
 
-    def __init__(self, engine: Engine, timeout_s: float) -> None:
-        self._servers, self._timeout_s = engine.servers, timeout_s
+    def __init__(self, engine: Engine, timeout_s: float, dtype: torch.dtype | None = None) -> None:
+        self._servers, self._timeout_s, self._dtype = engine.servers, timeout_s, dtype
         self._group: Any = None  # of this process (rank 0) and all workers of all servers; opened by the first push
 
     def push(self, model: PreTrainedModel, version: int) -> None:
@@ -62,7 +62,7 @@ class NcclSync:
     def _transfer(self, model: PreTrainedModel) -> None:
         if self._group is None:
             self._group = self._meet()
-        weights = described(model)
+        weights = described(model, self._dtype)
         info = {
             "names": [name for name, _, _ in weights],
             "dtype_names": [str(dtype).removeprefix("torch.") for _, dtype, _ in weights],
@@ -120,7 +120,11 @@ class NcclSync:
         def broadcast() -> None:
             torch.cuda.set_device(device)  # each thread has a current device of its own
             packed_nccl_broadcast_producer(
-                full_weights(model), self._group, 0, lambda named: named[1], buffer_size_bytes=BUFFER_BYTES
+                full_weights(model, self._dtype),
+                self._group,
+                0,
+                lambda named: named[1],
+                buffer_size_bytes=BUFFER_BYTES,
             )
 
         return broadcast

@@ -42,18 +42,21 @@ class WeightSync(Protocol):
         """Give up what was opened for it. Never raises: a run that has ended must not fail here."""
 
 
-def make_sync(cfg: SyncConfig, engine: Engine, folder: Path) -> WeightSync:
-    """The way that `sync.name` chooses; `folder` is where files pass through. Raises ConfigError for one that cannot work."""
+def make_sync(cfg: SyncConfig, engine: Engine, folder: Path, dtype: torch.dtype | None = None) -> WeightSync:
+    """The way that `sync.name` chooses: weights travel in `dtype`, the engine's, files pass through `folder`.
+
+    Raises ConfigError for one that cannot work.
+    """
     refuse_without_gpu(cfg)
     if cfg.name == "nccl":
         from oar.rollout.nccl import NcclSync  # this and the next load vLLM, which nobody else in the learner needs
 
-        return NcclSync(engine, cfg.timeout_s)
+        return NcclSync(engine, cfg.timeout_s, dtype)
     if cfg.name == "ipc":
         from oar.rollout.ipc import IpcSync
 
-        return IpcSync(engine)
-    return CheckpointSync(engine, folder)
+        return IpcSync(engine, dtype)
+    return CheckpointSync(engine, folder, dtype)
 
 
 def refuse_without_gpu(cfg: SyncConfig) -> None:
@@ -120,8 +123,8 @@ class CheckpointSync:
     `folder` is this sync's own (see `transfer_folder`), and all servers must see it: made for each push, deleted after it.
     """
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        self._servers = engine.servers
+    def __init__(self, engine: Engine, folder: Path, dtype: torch.dtype | None = None) -> None:
+        self._servers, self._dtype = engine.servers, dtype
         self._folder = folder
 
     def push(self, model: PreTrainedModel, version: int) -> None:
@@ -138,7 +141,7 @@ class CheckpointSync:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _write(self, model: PreTrainedModel) -> None:
-        state = {name: weight.cpu().contiguous() for name, weight in full_weights(model)}
+        state = {name: weight.cpu().contiguous() for name, weight in full_weights(model, self._dtype)}
         try:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder.mkdir(parents=True, exist_ok=True)

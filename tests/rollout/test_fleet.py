@@ -151,7 +151,6 @@ def test_one_address_or_several() -> None:
         (["rollout.url=[5]"], "rollout.url must be null, the address of a server or a list"),
         (["rollout.url=[http://a,http://a]"], "rollout.url must be a list without repetition"),
         (["rollout.url=[http://a,http://me:5ec4e7@b]"], "rollout.url must be without a name or password"),
-        ([f"rollout.url={LISTS}", "rollout.servers=2"], "rollout.servers must be 1 where rollout.url names servers"),
         (["rollout.servers=0"], "rollout.servers must be 1 or more"),
         (["rollout.tensor_parallel=0"], "rollout.tensor_parallel must be 1 or more"),
         (["sync=ipc", "rollout.servers=2"], "sync.name must be nccl or checkpoint where there are several GPUs"),

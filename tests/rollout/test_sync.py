@@ -1,5 +1,6 @@
 """The protocol of a push, against servers that speak it and can fail at every stage of it: order, bounds, and who holds what."""
 
+import ast
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import requests
 import torch
+from safetensors.torch import load_file
 from torch.storage import TypedStorage
 from transformers import PreTrainedModel
 
@@ -45,8 +47,8 @@ class Group:
 class LocalSync(NcclSync):
     """`nccl` without a GPU: the learner's side of the transfer does what the test says."""
 
-    def __init__(self, urls: Sequence[str], timeout_s: float = 20.0) -> None:
-        super().__init__(engine_at(urls, timeout_s), timeout_s)
+    def __init__(self, urls: Sequence[str], timeout_s: float = 20.0, dtype: torch.dtype | None = None) -> None:
+        super().__init__(engine_at(urls, timeout_s), timeout_s, dtype)
         self.groups: list[Group] = []
         self.join: Callable[[], Any] = lambda: None
         self.send: Callable[[], Any] = lambda: None
@@ -102,18 +104,33 @@ def test_the_order_of_a_push(
     assert [version_at(url) for url in urls] == [1, 1]
 
 
-def test_what_workers_are_told(fake: Callable[..., str]) -> None:
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_what_workers_are_told(fake: Callable[..., str], dtype: torch.dtype | None) -> None:
     """Ranks follow each other over servers of different sizes; the learner's is 0."""
     urls = [fake("--world-size", "2"), fake("--world-size", "3"), fake()]
     model = tiny_model(0)
-    LocalSync(urls).push(model, 0)
+    LocalSync(urls, dtype=dtype).push(model, 0)
     infos = [next(call["body"]["init_info"] for call in calls(url) if call["route"] == INIT) for url in urls]
     assert infos == [{"world_size": 7, "rank_offset": offset} for offset in (1, 3, 6)]
     (update,) = (call["body"]["update_info"] for call in calls(urls[2]) if call["route"] == UPDATE)
-    sent = [(name, "float32", list(weight.shape)) for name, weight in full_weights(model)]
+    named = "float32" if dtype is None else "bfloat16"
+    sent = [(name, named, list(weight.shape)) for name, weight in model.state_dict().items()]
     assert list(zip(update["names"], update["dtype_names"], update["shapes"], strict=True)) == sent
-    assert {name for name, _, _ in sent} == set(model.state_dict())
-    assert [(name, weight.dtype, weight.shape) for name, weight in full_weights(model)] == described(model)
+    yielded = [(name, weight.dtype, weight.shape) for name, weight in full_weights(model, dtype)]
+    assert yielded == described(model, dtype)
+
+
+def test_a_file_holds_the_engines_type(
+    fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, torch.Tensor] = {}
+    monkeypatch.setattr(
+        EngineClient, "reload_weights", lambda _, folder: found.update(load_file(f"{folder}/model.safetensors"))
+    )
+    CheckpointSync(engine_at([fake()], 20.0), tmp_path / "weights", torch.bfloat16).push(tiny_model(0), 0)
+    expected = {name: weight.to(torch.bfloat16) for name, weight in tiny_model(0).state_dict().items()}
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(expected[name]) for name in found)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +142,8 @@ def test_a_server_that_fails_leaves_no_version_on_any(
     fake: Callable[..., str], tmp_path: Path, way: str, at: str
 ) -> None:
     good, bad = fake(), fake("--fault", "fails_at", "--at", at)
+    for url in (good, bad):
+        EngineClient(url, 10.0).set_weight_version(2)
     with pytest.raises(
         SyncError, match=rf"weight version 3 did not reach the engine: .*{bad} answered {at}.* HTTP 500"
     ):
@@ -141,6 +160,7 @@ def test_a_server_that_hangs_or_dies_is_noticed_in_time(
 ) -> None:
     """The learner's side of a collective hangs with it, which is left behind."""
     good, bad = fake(), fake("--fault", fault, "--at", at)
+    EngineClient(good, 10.0).set_weight_version(2)
     sync = sync_of(way, [good, bad], tmp_path / "weights", timeout_s=1.0 if fault == "hangs_at" else 20.0)
     if isinstance(sync, LocalSync):
         sync.join = sync.send = lambda: time.sleep(60)
@@ -249,3 +269,17 @@ def test_what_is_no_handle_is_refused(change: dict[str, Any]) -> None:
         handle_from_json(handle_to_json(a_handle()) | change)
     with pytest.raises(ValueError, match="CUDA IPC handle"):
         handle_from_json(["handle"])
+
+
+def test_the_learner_loads_vllm_only_for_ways_that_need_it() -> None:
+    """What a module imports when it is imported itself; vLLM takes seconds and memory that training on CPU must not pay."""
+    root = Path(__file__).parents[2]
+    imported = {}
+    for path in (root / "oar").rglob("*.py"):
+        body = ast.parse(path.read_text()).body
+        froms = {node.module or "" for node in body if isinstance(node, ast.ImportFrom)}
+        plain = {name.name for node in body if isinstance(node, ast.Import) for name in node.names}
+        imported[".".join(path.relative_to(root).with_suffix("").parts)] = froms | plain
+    heavy = {name for name, others in imported.items() if any(other.split(".")[0] == "vllm" for other in others)}
+    assert heavy == {"oar.rollout.nccl", "oar.rollout.ipc", "oar.rollout.ipc_worker"}
+    assert not [name for name, others in imported.items() if others & heavy]
