@@ -54,7 +54,16 @@ class TrainConfig:
             "activation_checkpointing",
         ):
             del content["learner"][key]
-        for key in ("url", "host", "port", "token_file", "startup_timeout_s", "request_timeout_s"):
+        for key in (
+            "url",
+            "host",
+            "port",
+            "token_file",
+            "startup_timeout_s",
+            "request_timeout_s",
+            "restart",
+            "max_restarts",
+        ):
             del content["rollout"][key]
         return config_hash(content)[:12]
 
@@ -80,6 +89,9 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         one_of("api", self.api, ("auto", "vllm", "openai"))
+        require(
+            not self.rollout.restart, "rollout.restart", "false for an evaluation, which goes on when run again", True
+        )
         own_engine = self.rollout.url is None
         require(not own_engine or self.api != "openai", "rollout.url", "the address of a server where api=openai", None)
         longest = max(self.evaluation.sampled(name).max_new_tokens for name in self.benchmark.sets)

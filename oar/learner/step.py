@@ -23,6 +23,7 @@ from oar.importance.base import CreditInputs
 from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.distributed import ALONE, Ranks, share_graded
 from oar.learner.parity import parity_metrics
+from oar.learner.recovery import Steady, once
 from oar.learner.sharding import gathered
 from oar.learner.update import LossInputs, accumulate_gradient, contributes, learning_rate, make_optimizer
 from oar.probes import make_probe
@@ -79,12 +80,15 @@ class Learner:
         )
         self.optimizer = make_optimizer(model, cfg.learner)
 
-    def training_step(self) -> StepReport:
-        """Run one step; afterwards the engine holds the new weights under version `step`."""
+    def training_step(self, steady: Steady = once) -> StepReport:
+        """Run one step; afterwards the engine holds the new weights under version `step`.
+
+        `steady` runs what needs the engine, and repeats it where the engine is lost and comes back (oar/learner/recovery.py).
+        """
         cfg, clock = self.cfg.learner, Clock()
         with clock("generation"):
             problems = self.source.problems(self.cfg.seed, self.step, cfg.batch_size // cfg.num_generations)
-            groups = self.generate(problems)
+            groups = steady(partial(self.generate, problems))
         with clock("grading"):
             graded = self.grade(problems, groups)
             advantages = group_advantages(
@@ -104,7 +108,7 @@ class Learner:
             update = self.update(data, look if on_policy else None)
         self.step += 1
         with clock("sync"):
-            self.publish()
+            steady(self.publish)
         return StepReport(batch_metrics(graded, data) | update, clock.seconds(), graded, data)
 
     def generate(self, problems: Sequence[Problem]) -> list[list[Rollout]]:
@@ -215,7 +219,6 @@ class Learner:
             self.sync.push(self.model, self.step)
         else:
             take_part(self.model)
-        self.ranks.wait()
 
 
 class Clock:

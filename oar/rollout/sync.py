@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from oar.errors import EngineError, SyncError
+from oar.errors import EngineError, EngineLostError, SyncError
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 from oar.weights import full_weights
 
@@ -29,8 +29,8 @@ def transfer_folder(run_folder: Path, parent: Path | None = None) -> Path:
 class CheckpointSync:
     """Weight sync `checkpoint`: a safetensors file, `reload_weights`, prefix-cache reset, and the version last.
 
-    `folder` is this sync's own (see `transfer_folder`): made for each push and deleted after it. While a push is under way the
-    engine's version is unknown, so that a push that fails midway cannot be mistaken for the weights of before.
+    `folder` is this sync's own (see `transfer_folder`): made for each push and deleted after it. While the engine loads them
+    its version is unknown, so that a push that fails midway cannot be mistaken for the weights of before.
     """
 
     def __init__(self, client: EngineClient, folder: Path) -> None:
@@ -38,17 +38,20 @@ class CheckpointSync:
         self._folder = folder
 
     def push(self, model: PreTrainedModel, version: int) -> None:
-        """Make the engine hold `model`'s weights under `version` (>= 0). Raises SyncError."""
+        """Make the engine hold `model`'s weights under `version` (>= 0). Raises SyncError, or EngineLostError."""
         try:
-            self._client.set_weight_version(UNKNOWN_VERSION)
             try:
+                # First, because ranks that hold parts of the model take part in it, and in nothing of what follows.
                 self._write(model)
+                self._client.set_weight_version(UNKNOWN_VERSION)
                 self._client.reload_weights(str(self._folder))
             finally:
                 shutil.rmtree(self._folder, ignore_errors=True)
             self._client.reset_prefix_cache()
             self._client.set_weight_version(version)
             held = self._client.weight_version()
+        except EngineLostError:
+            raise
         except EngineError as error:
             raise SyncError(
                 f"weight version {version} did not reach the engine: {error}"

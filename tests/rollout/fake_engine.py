@@ -22,6 +22,7 @@ FAULTS = (
     "other_prompt",
     "aborted",
     "no_reload",
+    "reload_dies",
     "busy_cache",
 )
 
@@ -61,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
             "/v1/models": {"data": [{"id": "policy", "max_model_len": 64}]},
             "/weight_info": {"weight_version": version},
         }
-        self._json(routes[self.path])
+        self._json(routes.get(self.path, {}), 200 if self.path in routes else 404)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}") if self._has_body() else {}
@@ -71,6 +72,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/update_weight_version":
             self.server.version = body["new_version"]
             self._json({"success": True})
+        elif self.path == "/collective_rpc" and fault == "reload_dies":
+            os._exit(1)
         elif self.path == "/collective_rpc":
             self._json({"detail": "Not Found"}, 404) if fault == "no_reload" else self._json({"results": [None]})
         elif self.path == "/reset_prefix_cache":
