@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train evaluate compare inspect reproduce-table1 recall bench-importance bench-verifier fidelity data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train evaluate compare inspect reproduce-table1 recall bench-importance bench-verifier fidelity fault-drills data-check lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ bench-verifier: setup ## How many completions are graded a minute (OUT=)
 
 fidelity: setup ## How well cheap signals agree with exact OAR-P, and at what cost (OUT=)
 	@$(BIN)/python -m experiments.fidelity $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+fault-drills: setup ## Damage real runs on purpose and see what is kept (OUT=, ARGS='short=true')
+	@$(BIN)/python -m experiments.fault_drills $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
 
 data-check: setup ## Compare training sets with benchmarks (ARGS='path=FOLDER': local copies)
 	@$(BIN)/python -m experiments.data_check $(ARGS)

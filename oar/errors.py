@@ -17,6 +17,10 @@ class EngineError(OarError):
     """The rollout engine died, hung, or answered with something unexpected."""
 
 
+class EngineLostError(EngineError):
+    """The rollout engine died or hangs; another one can take its place."""
+
+
 class SyncError(OarError):
     """Engine and learner no longer hold the same weights, or cannot prove that they do."""
 

@@ -61,6 +61,7 @@ class Guardian:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if not (spare_trackers and "multiprocessing.resource_tracker" in " ".join(process.cmdline())):
                     process.send_signal(number)
+                    process.resume()  # one that was stopped (SIGSTOP) takes no SIGTERM
         return bool(descendants)
 
     def run(self, parent: int, grace_s: float) -> int:

@@ -13,10 +13,11 @@ import torch
 from omegaconf import OmegaConf
 
 from oar.config import ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
-from oar.errors import ConfigError, EngineError
+from oar.errors import ConfigError, EngineError, OarError
 from oar.files import write_text_atomic
 from oar.learner.checkpoint import resumable_checkpoint
 from oar.learner.launch import learner_command
+from oar.learner.recovery import ENGINE_LOST
 from oar.models import model_folder
 from oar.processes import ChildProcess
 from oar.rollout.access import engine_token
@@ -28,14 +29,16 @@ from oar.tasks.template import load_template
 from oar.tracking import check_tracking
 
 POLL_S = 0.2
+LOOKS = 5  # polls between two looks at the engine's health
 NOTICE_S = 2.0
+KILLED = 128  # plus the signal's number: the exit code of a process that was killed
 
 
 def train(cfg: TrainConfig, folder: Path) -> int:
     """Run one training in `folder`; returns the exit code.
 
-    Everything that can be refused is refused before the first process starts. Raises ConfigError for that, EngineError
-    when the engine cannot start or dies.
+    Everything that can be refused is refused before the first process starts. Raises ConfigError for that, EngineError when the
+    engine cannot start or dies (and is not to be restarted), OarError when the learner is killed.
     """
     check_tracking(cfg.tracking.mode)  # type: ignore[arg-type]  # validated
     refuse_without_gpu(cfg.sync)
@@ -66,8 +69,17 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         engine = running.enter_context(VllmFleet(servers)) if servers else None
         command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
         command += ["--engine-urls", *(engine.urls if engine else cfg.rollout.urls), "--sync-folder", str(sync_folder)]
+        lost = folder / ENGINE_LOST
+        lost.unlink(missing_ok=True)
         learner = running.enter_context(ChildProcess(command))
-        while (code := learner.poll()) is None and (engine is None or engine.poll() is None):
+        looks = 0
+        while (code := learner.poll()) is None and (engine is None or cfg.rollout.restart or engine.poll() is None):
+            if engine is not None and lost.exists():
+                engine.restart()
+                lost.unlink()
+            looks += 1
+            if engine is not None and looks % LOOKS == 0 and engine.is_sick() and engine.is_sick():
+                engine.stop()  # which ends the learner's wait for an answer that would not come
             time.sleep(POLL_S)
         if code is None:
             code = learner.wait(NOTICE_S)  # the engine has ended, which the learner notices at its next request
@@ -75,6 +87,11 @@ def train(cfg: TrainConfig, folder: Path) -> int:
             raise EngineError(
                 "The engine's process ended while the run was going on; resume=auto goes on from the last checkpoint. "
                 f"{engine.log_path} says: {telling_lines(engine.tail(400))}"
+            )
+        if code is not None and code > KILLED and cfg.learner.ranks == 1:  # several ranks tell it themselves
+            raise OarError(
+                f"The learner's process was ended by {signal.Signals(code - KILLED).name}: look for a lack of memory, and go on"
+                " from the last checkpoint with resume=auto."
             )
         return 1 if code is None else code
 

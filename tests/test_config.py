@@ -88,6 +88,10 @@ def test_every_key_has_a_comment():
         ("model.dtype=float16", "model.dtype"),
         ("benchmark.sets=[]", "benchmark.sets"),
         ("rollout.max_num_seqs=0", "rollout.max_num_seqs"),
+        (
+            "rollout={restart: true, url: 'http://127.0.0.1:1'}",
+            "rollout.url must be null where rollout.restart is true",
+        ),
         ("rollout.max_new_tokens=256", "rollout.max_model_len"),
         ("probe.name=best", "warmup, lt_logits, as_mean, as_joint"),
         ("tracking.mode=loud", "offline, online, disabled"),

@@ -24,6 +24,8 @@ class RolloutConfig:
     threads: int
     startup_timeout_s: float
     request_timeout_s: float
+    restart: bool
+    max_restarts: int
     temperature: float
     max_new_tokens: int
     max_staleness: int
@@ -52,6 +54,8 @@ class RolloutConfig:
         require(self.max_staleness in (0, 1), "rollout.max_staleness", "0 or 1", self.max_staleness)
         require(self.startup_timeout_s > 0, "rollout.startup_timeout_s", "above 0", self.startup_timeout_s)
         require(self.request_timeout_s > 0, "rollout.request_timeout_s", "above 0", self.request_timeout_s)
+        require(not self.restart or self.url is None, "rollout.url", "null where rollout.restart is true", self.url)
+        require(self.max_restarts >= 1, "rollout.max_restarts", "1 or more", self.max_restarts)
         require(self.threads >= 1, "rollout.threads", "1 or more", self.threads)
         require(self.max_num_seqs >= 1, "rollout.max_num_seqs", "1 or more", self.max_num_seqs)
         require(self.kv_cache_gib > 0, "rollout.kv_cache_gib", "above 0", self.kv_cache_gib)

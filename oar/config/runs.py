@@ -48,6 +48,12 @@ class TrainConfig:
             None,
         )
         require(
+            not self.rollout.restart or self.rollout.max_staleness == 0,
+            "rollout.restart",
+            "false where rollout.max_staleness is not 0: what is drawn during an update is not drawn again",
+            self.rollout.restart,
+        )
+        require(
             self.learner.overlong != "soft_penalty" or self.learner.overlong_buffer < self.rollout.max_new_tokens,
             "learner.overlong_buffer",
             f"below rollout.max_new_tokens ({self.rollout.max_new_tokens})",
@@ -77,7 +83,7 @@ class TrainConfig:
             del content["learner"][key]
         for key in (
             *("url", "host", "port", "token_file", "servers", "tensor_parallel"),
-            *("startup_timeout_s", "request_timeout_s"),
+            *("startup_timeout_s", "request_timeout_s", "restart", "max_restarts"),
         ):
             del content["rollout"][key]
         return config_hash(content)[:12]
@@ -104,6 +110,9 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         one_of("api", self.api, ("auto", "vllm", "openai"))
+        require(
+            not self.rollout.restart, "rollout.restart", "false for an evaluation, which goes on when run again", True
+        )
         own_engine = self.rollout.url is None
         require(not own_engine or self.api != "openai", "rollout.url", "the address of a server where api=openai", None)
         longest = max(self.evaluation.sampled(name).max_new_tokens for name in self.benchmark.sets)

@@ -49,6 +49,10 @@ class Ranks:
         dist.broadcast(buffer, src=0)
         return load(buffer.numpy().tobytes())
 
+    def agree(self, flag: bool) -> bool:
+        """What the first rank says, on every rank."""
+        return bool(self.share({"flag": torch.tensor(flag)} if self.first else None)["flag"])
+
     def total(self, values: Tensor) -> Tensor:
         """`values`, in place the sum over all ranks."""
         if self.count > 1:

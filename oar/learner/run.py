@@ -21,10 +21,11 @@ from oar.learner.checkpoint import (
     resumable_checkpoint,
     save_checkpoint,
 )
-from oar.learner.collect import grade_groups
+from oar.learner.collect import GradedGroup, grade_groups
 from oar.learner.distributed import Ranks, joined
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.parity import parity_metrics
+from oar.learner.recovery import Recovery, Steady
 from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
@@ -58,19 +59,22 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
             print(batch_arithmetic(cfg), flush=True)
             if checkpoint is not None:
                 print(f"going on from {checkpoint}", flush=True)
-        verify_sync(learner)
-        if tracker is not None and checkpoint is None:
-            tracker.log(0, curve_point(learner).metrics())
+        steady = Recovery(cfg.rollout, folder, ranks, lambda: learner.step, partial(verify_sync, learner))
+        steady(lambda: None)  # nothing but to verify the engine
+        if checkpoint is None:
+            curve = steady(partial(curve_point, learner))
+            if tracker is not None:
+                tracker.log(0, curve)
         first = learner.step + 1
         while learner.step < cfg.learner.steps:
-            report = learner.training_step()
-            if cfg.rollout.max_staleness > 0 and (
-                learner.step == first or learner.step % cfg.evaluation.curve_every == 0
-            ):
-                check_engine(
-                    learner
-                )  # a step's completions are of older weights than the learner's, and so do not tell
-            metrics = {} if tracker is None else record(learner, tracker, report)
+            report = learner.training_step(steady)
+            on_curve = learner.step % cfg.evaluation.curve_every == 0
+            if cfg.rollout.max_staleness > 0 and (learner.step == first or on_curve):
+                check_engine(learner, steady)  # a step's completions are of older weights, and so do not tell
+            evaluating = time.perf_counter()
+            curve = steady(partial(curve_point, learner)) if on_curve else {}
+            if tracker is not None:
+                record(learner, tracker, report, curve, time.perf_counter() - evaluating)
             if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps:
                 save_checkpoint(
                     folder / CHECKPOINTS,
@@ -78,16 +82,17 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                     learner.model,
                     learner.task.tokenizer,
                     learner.optimizer,
-                    {"identity": cfg.identity(), "accuracy": metrics.get(CURVE)},
+                    {"identity": cfg.identity(), "accuracy": curve.get(CURVE)},
                     keep=cfg.learner.keep_checkpoints,
                     ranks=ranks,
                 )
             if tracker is not None:
                 print(progress_line(report, learner.step, cfg.learner.steps), flush=True)
+        result = steady(partial(final_evaluation, learner)) if ranks.count == 1 else None
     if tracker is None:
         return  # a final evaluation may take hours, for which nobody needs to wait
     learner.sync.close()
-    result = final_evaluation(learner)
+    result = result or final_evaluation(learner)  # without the other ranks it cannot be repeated on another engine
     provenance = collect_provenance(asdict(cfg), started=started, git=git)
     benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
     data = {"train": learner.source.origin()} | {name: found.origin for name, found in benchmarks.items()}
@@ -156,46 +161,47 @@ def make_tracker(cfg: TrainConfig, folder: Path) -> Tracker:
     )
 
 
-def record(learner: Learner, tracker: Tracker, report: StepReport) -> dict[str, float]:
-    """Tell a step's metrics, its point of the learning curve where it has one, its seconds and some of its completions.
-
-    Returns the metrics.
-    """
-    cfg, step, metrics = learner.cfg, learner.step, dict(report.metrics)
-    evaluating = time.perf_counter()
-    if step % cfg.evaluation.curve_every == 0:
-        metrics |= curve_point(learner).metrics()
-    tracker.log(step, metrics)
-    tracker.log_timings(step, report.seconds | {"evaluation": time.perf_counter() - evaluating})
-    if step % cfg.tracking.samples_every == 0:
-        tracker.log_samples(step, sample_rows(learner.task, report, cfg.tracking.samples))
-    return metrics
+def record(
+    learner: Learner, tracker: Tracker, report: StepReport, curve: dict[str, float], evaluation_s: float
+) -> None:
+    """Tell a step's metrics, with its point of the learning curve where it has one, its seconds and some of its completions."""
+    cfg, step = learner.cfg.tracking, learner.step
+    tracker.log(step, report.metrics | curve)
+    tracker.log_timings(step, report.seconds | {"evaluation": evaluation_s})
+    if step % cfg.samples_every == 0:
+        tracker.log_samples(step, sample_rows(learner.task, report, cfg.samples))
 
 
-def verify_sync(learner: Learner) -> None:
+def verify_sync(learner: Learner, steady: Steady) -> None:
     """Give the engine the learner's weights and prove by logprobs that it has them, before anything builds on it."""
-    learner.publish()
-    check_engine(learner)
+    steady(learner.publish)
+    check_engine(learner, steady)
 
 
-def check_engine(learner: Learner) -> None:
+def check_engine(learner: Learner, steady: Steady) -> None:
     """Draw a few completions and compare their logprobs with the learner's. Raises SyncError where the weights differ."""
-    sampler, groups = learner.groups.sampler, []
-    if sampler is not None:
-        problems = learner.source.problems(0, 0, 1)
-        seed = derive_seed(learner.cfg.seed, "sampling", learner.step)
-        groups = grade_groups(problems, sampler.generate(problems, seed=seed, version=learner.step), learner.task)
-    graded = learner.batch(groups)
+    graded = learner.batch(steady(partial(_few_groups, learner)))
     with torch.no_grad(), gathered(learner.model):
         scores = score_completions(learner.model, graded.batch, temperature=learner.cfg.rollout.temperature)
     bound = learner.cfg.sync.max_logprob_diff
     parity_metrics(graded.batch.sampler_logprobs, scores.logprobs, graded.batch.completion_mask, bound=bound)
 
 
-def curve_point(learner: Learner) -> EvaluationResult:
-    """One sample for each of a few problems of every set: a point of the learning curve."""
+def _few_groups(learner: Learner) -> list[GradedGroup]:
+    sampler = learner.groups.sampler
+    if sampler is None:
+        return []
+    problems = learner.source.problems(0, 0, 1)
+    seed = derive_seed(learner.cfg.seed, "sampling", learner.step)
+    return grade_groups(problems, sampler.generate(problems, seed=seed, version=learner.step), learner.task)
+
+
+def curve_point(learner: Learner) -> dict[str, float]:
+    """A point of the learning curve: one sample for each of a few problems of every set; empty on other ranks than the first."""
+    if not learner.ranks.first:
+        return {}
     cfg = learner.cfg.evaluation
-    return _evaluate(learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1))
+    return _evaluate(learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1)).metrics()
 
 
 def final_evaluation(learner: Learner) -> EvaluationResult:

@@ -26,6 +26,7 @@ from oar.learner.distributed import ALONE, Ranks, share_graded
 from oar.learner.gate import make_gate
 from oar.learner.groups import GroupSampler
 from oar.learner.parity import parity_metrics
+from oar.learner.recovery import Steady, once
 from oar.learner.sharding import gathered
 from oar.learner.update import LossInputs, accumulate_gradient, learning_rate, make_optimizer
 from oar.probes import make_probe
@@ -73,10 +74,13 @@ class Learner:
         self.gate = make_gate(cfg.gating)
         self.optimizer = make_optimizer(model, cfg.learner)
 
-    def training_step(self) -> StepReport:
-        """Run one step; afterwards the engine holds the new weights under version `step`."""
+    def training_step(self, steady: Steady = once) -> StepReport:
+        """Run one step; afterwards the engine holds the new weights under version `step`.
+
+        `steady` runs what needs the engine, and repeats it where the engine is lost and comes back (oar/learner/recovery.py).
+        """
         cfg, clock = self.cfg.learner, Clock()
-        drawn = self.groups.take(self.step, clock)
+        drawn = steady(partial(self.groups.take, self.step, clock))
         with clock("grading"):
             graded = self.batch(drawn.groups)
             advantages = group_advantages(
@@ -97,7 +101,7 @@ class Learner:
                 update = self.update(data, look if one_forward else None, graded.weight_version)
         self.step += 1
         with clock("sync"):
-            self.publish()
+            steady(self.publish)
         metrics = batch_metrics(graded, data, cfg.num_generations) | drawn.metrics | update
         return StepReport(metrics, clock.seconds(), graded, data)
 
@@ -209,7 +213,6 @@ class Learner:
             self.sync.push(self.model, self.step)
         else:
             take_part(self.model)
-        self.ranks.wait()
 
 
 def batch_metrics(graded: GradedBatch, data: LossInputs, num_generations: int) -> dict[str, float]:

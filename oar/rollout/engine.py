@@ -18,6 +18,7 @@ from oar.models import weight_files
 from oar.processes import ChildProcess
 from oar.rollout.access import TOKEN_VARIABLE, is_loopback
 from oar.rollout.client import EngineClient
+from oar.rollout.http import BUSY_S, HttpServer
 from oar.rollout.sync import SERVER_ARGUMENTS
 
 _POLL_S = 0.25
@@ -124,7 +125,7 @@ class VllmEngine:
         """Start the server and return when it is healthy."""
         _check_host(self._options.host, self._options.token)
         _check_model(self._options.model_path)
-        self._port = _reserve_port(self._options.host, self._options.port)
+        self._port = _reserve_port(self._options.host, self._port)
         self._process = ChildProcess(
             self._options.command(self._port), env=self._options.environment(), log_path=self._options.log_path
         )
@@ -136,9 +137,25 @@ class VllmEngine:
             if not healthy:
                 self.stop()
 
+    def restart(self) -> None:
+        """End what is left of the server and start another one on the same port; the log of the old one is kept beside it."""
+        self.stop()
+        log = self._options.log_path
+        log.rename(
+            log.with_name(f"{log.stem}.{len(list(log.parent.glob(f'{log.stem}.*{log.suffix}'))) + 1}{log.suffix}")
+        )
+        self.start()
+
     def poll(self) -> int | None:
         """The server's exit code, or None while it runs."""
         return None if self._process is None else self._process.poll()
+
+    def is_sick(self) -> bool:
+        """Whether the server's process lives, but its core is dead or nobody listens any more.
+
+        vLLM's server outlives its core for as long as a request is open, and never answers a /collective_rpc.
+        """
+        return self.poll() is None and HttpServer(self.url, BUSY_S, self._options.token).refuses("/health")
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of the server's log."""

@@ -35,6 +35,15 @@ class VllmFleet:
             if not healthy:
                 self.stop()
 
+    def restart(self) -> None:
+        """End what is left of them and start them again on the same ports: which of several hangs, nobody can tell."""
+        restart: list[Callable[[], None]] = [engine.restart for engine in self._engines]
+        together(restart)
+
+    def is_sick(self) -> bool:
+        """Whether one of them lives without answering (`VllmEngine.is_sick`)."""
+        return any(engine.is_sick() for engine in self._engines)
+
     def poll(self) -> int | None:
         """The exit code of one that has ended, or None while all run."""
         return self._telling.poll()

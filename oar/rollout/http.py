@@ -4,9 +4,10 @@ from typing import Any
 
 import requests
 
-from oar.errors import EngineError
+from oar.errors import EngineError, EngineLostError
 
 CONNECT_S = 5.0
+BUSY_S = 1.0
 
 
 class HttpServer:
@@ -24,24 +25,38 @@ class HttpServer:
         except requests.RequestException:
             return False
 
+    def refuses(self, route: str) -> bool:
+        """Whether a GET of `route` gives anything but 200, or nobody listens; False where no answer comes: it may be busy."""
+        try:
+            return self._send("GET", route, timeout=BUSY_S).status_code != requests.codes.ok
+        except requests.Timeout:
+            return False
+        except requests.RequestException:
+            return True
+
     def call(self, method: str, route: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One request; returns the JSON object that a 200 carries. Raises EngineError for anything else."""
+        """One request; returns the JSON object that a 200 carries.
+
+        Raises EngineLostError where no answer comes or the server has failed (500 and above), EngineError for any other answer.
+        """
         try:
             response = self._send(method, route, json=body, timeout=(CONNECT_S, self._timeout_s))
         except requests.Timeout:
-            raise EngineError(
+            raise EngineLostError(
                 f"the engine at {self.url} did not answer {route} within {self._timeout_s:g} s;"
                 " it hangs, or rollout.request_timeout_s (of a weight sync: sync.timeout_s) is too low."
             ) from None
         except requests.exceptions.ChunkedEncodingError:
-            raise EngineError(f"the engine at {self.url} cut off its answer to {route}; see its log.") from None
+            raise EngineLostError(f"the engine at {self.url} cut off its answer to {route}; see its log.") from None
         except requests.RequestException as error:
-            raise EngineError(
+            raise EngineLostError(
                 f"the engine at {self.url} is gone: {route} failed with {type(error).__name__}; see its log."
             ) from error
         if response.status_code != requests.codes.ok:
             said = " ".join(response.text.split())[:300].rstrip(".")
-            raise EngineError(f"the engine at {self.url} answered {route} with HTTP {response.status_code}: {said}.")
+            # vLLM answers 500 once its core has died, and shuts down a moment later.
+            kind = EngineLostError if response.status_code >= requests.codes.server_error else EngineError
+            raise kind(f"the engine at {self.url} answered {route} with HTTP {response.status_code}: {said}.")
         try:
             answer = response.json()
         except requests.JSONDecodeError:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from oar.config import SyncConfig
-from oar.errors import ConfigError, EngineError, SyncError
+from oar.errors import ConfigError, EngineError, EngineLostError, SyncError
 from oar.rollout.client import UNKNOWN_VERSION, Engine, EngineClient
 from oar.rollout.servers import each
 from oar.weights import full_weights
@@ -73,7 +73,7 @@ def weight_update(servers: Sequence[EngineClient], version: int) -> Iterator[Non
 
     While it is under way the version is unknown, so that what a failure leaves cannot be mistaken for the weights of before.
     A server that holds some of the new weights must not run, so after a failure all stay paused until a push succeeds.
-    Raises SyncError.
+    Raises SyncError, or EngineLostError where a server is gone or hangs.
     """
     try:
         each(servers, lambda server: server.set_weight_version(UNKNOWN_VERSION))
@@ -84,7 +84,9 @@ def weight_update(servers: Sequence[EngineClient], version: int) -> Iterator[Non
         each(servers, lambda server: server.set_weight_version(version))
         held = each(servers, EngineClient.weight_version)
     except EngineError as error:
-        raise SyncError(
+        # A run may go on with another engine in the place of one that is lost (rollout.restart).
+        kind = EngineLostError if isinstance(error, EngineLostError) else SyncError
+        raise kind(
             f"weight version {version} did not reach the engine: {error}"
             " Check the engine's log, and that it was started with VLLM_SERVER_DEV_MODE=1."
         ) from error

@@ -5,8 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 from typing import Any
 
 import psutil
@@ -15,9 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from oar.config import TrainConfig, validated
+from oar.errors import EngineLostError
 from oar.learner.checkpoint import save_checkpoint
 from oar.learner.distributed import Ranks, joined
-from oar.learner.run import make_learner
+from oar.learner.recovery import ENGINE_LOST, Recovery
+from oar.learner.run import make_learner, verify_sync
 from oar.learner.step import Learner
 from oar.rollout.types import Rollout, Sampling
 from oar.tasks.problem import Problem
@@ -54,6 +58,7 @@ RUNS = {
 }
 SAVED = "oar_p"  # the run whose checkpoints are exchanged between one rank and two
 BY_ONE, BY_TWO = "saved by one rank", "saved by two ranks"
+LOSING = "grpo, engines lost"  # in a generation, in a push and while another one is verified
 
 
 def config(*overrides: str) -> TrainConfig:
@@ -65,12 +70,16 @@ def config(*overrides: str) -> TrainConfig:
 class WrittenCompletions:
     """In the engine's place: completions written from the problems' solutions, some of them wrong, cut off or all alike."""
 
-    def __init__(self, cfg: TrainConfig, task: Task, source: Any) -> None:
+    def __init__(self, cfg: TrainConfig, task: Task, source: Any, lost_at: Sequence[int] = ()) -> None:
         self.cfg, self.task, self.source = cfg, task, source
+        self.calls, self.lost_at = 0, lost_at
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
     ) -> list[list[Rollout]]:
+        self.calls += 1
+        if self.calls in self.lost_at:
+            raise EngineLostError("lost in a generation.")
         problems = self.source.problems(self.cfg.seed, expected_version, len(prompts))
         rng = Random(seed)
         groups = [[self.text(problem, rng) for _ in range(sampling.n)] for problem in problems]
@@ -93,8 +102,15 @@ class WrittenCompletions:
 class Received:
     """In the sync's place: what the engine would hold."""
 
+    def __init__(self, lost_at: Sequence[int] = ()) -> None:
+        self.calls, self.lost_at = 0, lost_at
+
     def push(self, model: Any, version: int) -> None:
-        self.version, self.weights = version, {name: weight.clone() for name, weight in full_weights(model)}
+        self.calls += 1
+        weights = {name: weight.clone() for name, weight in full_weights(model)}
+        if self.calls in self.lost_at:
+            raise EngineLostError("lost in a push.")
+        self.version, self.weights = version, weights
 
 
 def start_model(folder: Path) -> Path:
@@ -105,7 +121,7 @@ def start_model(folder: Path) -> Path:
 
 
 def learner_of(cfg: TrainConfig, start: Path, ranks: Ranks, checkpoint: Path | None = None) -> Learner:
-    learner: Any = make_learner(cfg, checkpoint, start, "http://127.0.0.1:9", start, ranks)
+    learner: Any = make_learner(cfg, checkpoint, start, ["http://127.0.0.1:9"], start, ranks)
     learner.sync = Received()
     if learner.groups.sampler is not None:
         client: Any = WrittenCompletions(cfg, learner.task, learner.source)
@@ -132,6 +148,31 @@ def train(
     return curve, learner.sync.weights if ranks.first else {}
 
 
+def train_on_lost_engines(folder: Path, ranks: Ranks) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
+    """As `train`, but with every step's engine lost once; a thread does what the supervisor does about it."""
+    cfg = config(*RUNS["grpo"], f"learner.ranks={ranks.count}", "rollout.restart=true")
+    learner: Any = learner_of(cfg, folder / "start", ranks)
+    client = learner.groups.sampler.client if ranks.first else None
+    if client is not None:
+        client.lost_at = (2, 3, 6)  # the first call verifies; 2: step 1; 3: the next verification; 6: step 2
+    learner.sync.lost_at = (6,)  # 1: verification, 2 and 3: the same again, 4: step 1, 5: verification, 6: step 2
+    over = Event()
+
+    def supervise() -> None:
+        while not over.wait(0.01):
+            (folder / ENGINE_LOST).unlink(missing_ok=True)
+
+    if ranks.first:
+        Thread(target=supervise, daemon=True).start()
+    steady = Recovery(cfg.rollout, folder, ranks, lambda: learner.step, partial(verify_sync, learner))
+    curve = [learner.training_step(steady).metrics for _ in range(STEPS)]
+    over.set()
+    if client is not None:
+        assert client.calls > max(client.lost_at)
+        assert learner.sync.calls > max(learner.sync.lost_at)
+    return curve, learner.sync.weights if ranks.first else {}
+
+
 def main(folder: Path) -> None:
     """Every run of `RUNS`; a run from a checkpoint that one process wrote; and the addresses that all of this listened on."""
     torch.set_num_threads(1)
@@ -143,6 +184,10 @@ def main(folder: Path) -> None:
             if ranks.first:
                 (folder / f"{name}.json").write_text(json.dumps(curve))
                 save_file(weights, folder / f"{name}.safetensors")
+        curve, weights = train_on_lost_engines(folder, ranks)
+        if ranks.first:
+            (folder / f"{LOSING}.json").write_text(json.dumps(curve))
+            save_file(weights, folder / f"{LOSING}.safetensors")
         family = (psutil.Process(), psutil.Process(os.getppid()))
         listening = [found.laddr.ip for one in family for found in one.net_connections() if found.status == "LISTEN"]
         (folder / f"listening-{ranks.rank}.json").write_text(json.dumps(listening))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oar.errors import ConfigError
 from oar.learner.distributed import ALONE, joined
-from tests.learner.on_ranks import ADAPTED, BY_ONE, BY_TWO, RUNS, SAVED, STEPS, config, start_model, train
+from tests.learner.on_ranks import ADAPTED, BY_ONE, BY_TWO, LOSING, RUNS, SAVED, STEPS, config, start_model, train
 
 Result = tuple[list[dict[str, float]], dict[str, Tensor]]
 
@@ -96,6 +96,13 @@ def test_a_checkpoint_does_not_care_how_many_ranks_wrote_it(on_two: Path) -> Non
     checkpoint = on_two / BY_TWO / "step_000001"
     assert len(list((checkpoint / "optimizer").iterdir())) == 2
     assert_alike(rest, train(on_two / "start", ALONE, *RUNS[SAVED], checkpoint=checkpoint), 1e-5)
+
+
+def test_engines_that_are_lost_change_nothing(on_two: Path) -> None:
+    """Both ranks learn of each loss, give the next engine the weights together, and go on to the same bits."""
+    (curve, weights), (undisturbed, expected) = result_in(on_two, LOSING), result_in(on_two, "grpo")
+    assert curve == undisturbed
+    assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
 
 
 def test_nothing_listens_beyond_loopback(on_two: Path) -> None:

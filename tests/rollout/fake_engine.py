@@ -22,6 +22,7 @@ FAULTS = (
     "other_prompt",
     "aborted",
     "no_reload",
+    "reload_dies",
     "busy_cache",
     "fails_at",
     "hangs_at",
@@ -69,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
             "/get_world_size": {"world_size": self.server.world_size},
             "/calls": {"calls": self.server.calls},
         }
-        self._json(routes[self.path])
+        self._json(routes.get(self.path, {}), 200 if self.path in routes else 404)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}") if self._has_body() else {}
@@ -86,6 +87,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/update_weight_version":
             self.server.version = body["new_version"]
             self._json({"success": True})
+        elif self.path == "/collective_rpc" and fault == "reload_dies":
+            os._exit(1)
         elif self.path == "/collective_rpc":
             self._json({"detail": "Not Found"}, 404) if fault == "no_reload" else self._json({"results": [None]})
         elif self.path == "/reset_prefix_cache":

@@ -1,13 +1,15 @@
 """Whatever a server does wrong, the caller gets the right error, one sentence, in bounded time."""
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from oar.errors import DataError, EngineError, OarError, SyncError
+from oar.errors import DataError, EngineError, EngineLostError, OarError, SyncError
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
+from oar.rollout.http import HttpServer
 from oar.rollout.sync import CheckpointSync, transfer_folder
 from oar.rollout.types import Sampling
 from tests.conftest import start_fake_engine, tiny_model
@@ -53,6 +55,33 @@ def test_a_fault_is_an_engine_error_in_bounded_time(fake: Callable[..., str], fa
         client.generate(PROMPTS * 4, SAMPLING, seed=1, expected_version=0)
     assert time.monotonic() - begin < 30
     assert one_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "lost"), [("die_after_n_requests", True), ("hang", True), ("http_500", True), ("truncated_json", False)]
+)
+def test_a_lost_engine_is_told_from_one_that_answers_wrongly(fake: Callable[..., str], fault: str, lost: bool) -> None:
+    client = client_of(fake("--fault", fault), timeout_s=1.0 if fault == "hang" else 30.0)
+    with pytest.raises(EngineError) as caught:
+        client.generate(PROMPTS * 4, SAMPLING, seed=1, expected_version=0)
+    assert isinstance(caught.value, EngineLostError) == lost
+
+
+def test_a_dead_server_is_told_from_a_busy_one(fake: Callable[..., str]) -> None:
+    url = fake()
+    assert not HttpServer(url, 1.0).refuses("/health")
+    assert HttpServer(url, 1.0).refuses("/nowhere")  # it answers, but not with 200
+    with socket.create_server(("127.0.0.1", 0)) as busy:  # takes connections and never answers
+        server = HttpServer(f"http://127.0.0.1:{busy.getsockname()[1]}", 1.0)
+        assert not server.refuses("/health")
+    assert server.refuses("/health")  # nobody listens
+
+
+def test_a_push_to_a_lost_engine_says_so(fake: Callable[..., str], tmp_path: Path) -> None:
+    client = client_of(fake("--fault", "reload_dies"))
+    with pytest.raises(EngineLostError, match="is gone"):
+        CheckpointSync(client, transfer_folder(tmp_path)).push(tiny_model(0), 1)
+    assert not transfer_folder(tmp_path).exists()
 
 
 def test_a_wrong_version_is_refused_before_and_after(fake: Callable[..., str]) -> None:

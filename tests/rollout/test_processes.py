@@ -105,6 +105,15 @@ def test_children_of_a_killed_command_are_ended(tmp_path: Path) -> None:
     assert_all_gone(pids, within_s=0)
 
 
+def test_a_stopped_command_is_ended_like_any_other(tmp_path: Path) -> None:
+    process, pids = start_family(tmp_path, grace_s=20.0)
+    os.kill(pids[0], signal.SIGSTOP)
+    begin = time.monotonic()
+    process.stop()
+    assert time.monotonic() - begin < 10
+    assert_all_gone([*pids, process.pid], within_s=0)
+
+
 def test_a_killed_guardian_leaves_nothing_after_stop(tmp_path: Path) -> None:
     command = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
     process = ChildProcess([sys.executable, "-c", command], log_path=tmp_path / "log")

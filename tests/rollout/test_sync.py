@@ -14,7 +14,7 @@ from torch.storage import TypedStorage
 from transformers import PreTrainedModel
 
 from oar.config import SyncConfig
-from oar.errors import ConfigError, SyncError
+from oar.errors import ConfigError, EngineLostError, SyncError
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 from oar.rollout.ipc_handles import handle_from_json, handle_to_json
 from oar.rollout.nccl import NcclSync
@@ -145,7 +145,7 @@ def test_a_server_that_fails_leaves_no_version_on_any(
     for url in (good, bad):
         EngineClient(url, 10.0).set_weight_version(2)
     with pytest.raises(
-        SyncError, match=rf"weight version 3 did not reach the engine: .*{bad} answered {at}.* HTTP 500"
+        EngineLostError, match=rf"weight version 3 did not reach the engine: .*{bad} answered {at}.* HTTP 500"
     ):
         sync_of(way, [good, bad], tmp_path / "weights").push(tiny_model(0), 3)
     assert version_at(good) == version_at(bad) == UNKNOWN_VERSION
@@ -167,7 +167,9 @@ def test_a_server_that_hangs_or_dies_is_noticed_in_time(
     if isinstance(sync, LocalSync) and at == UPDATE:
         sync.join = lambda: None
     begin = time.monotonic()
-    with pytest.raises(SyncError, match=r"did not answer|did not end within 1 s \(sync.timeout_s\)|is gone"):
+    with pytest.raises(
+        (SyncError, EngineLostError), match=r"did not answer|did not end within 1 s \(sync.timeout_s\)|is gone"
+    ):
         sync.push(tiny_model(0), 3)
     assert time.monotonic() - begin < 8
     assert version_at(good) == UNKNOWN_VERSION

@@ -1,0 +1,106 @@
+"""Runs that are damaged on purpose: `python -m experiments.fault_drills short=true`. The last line is one JSON object.
+
+Exit code 1 where a promise was broken.
+"""
+
+import json
+import shutil
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import hydra
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from oar.cli import explain_errors
+from oar.config import TrainConfig, validated
+from oar.drills.catalogue import DRILLS, SHORT, Drill
+from oar.drills.perform import DrillResult, Stage, perform
+from oar.errors import ConfigError, OarError
+from oar.models import model_folder
+from oar.provenance import ROOT, collect_provenance, git_state
+from oar.reports.fault_drills import numbers, write_drills
+from oar.rollout.engine import VllmEngine
+from oar.supervisor import engine_options, terminable
+
+
+@dataclass
+class FaultDrillsConfig:
+    """See conf/fault_drills.yaml."""
+
+    short: bool
+    only: list[str] | None
+    url: str | None
+    timeout_s: float
+    output_dir: str
+    overrides: list[str]
+    long_overrides: list[str]
+
+    def __post_init__(self) -> None:
+        names = [drill.name for drill in DRILLS]
+        unknown = set(self.only or ()) - set(names)
+        if unknown:
+            raise ConfigError(f"only must name drills ({', '.join(names)}), but names {', '.join(sorted(unknown))}.")
+        if self.timeout_s <= 0:
+            raise ConfigError(f"timeout_s must be above 0, but is {self.timeout_s}.")
+
+    def drills(self) -> list[Drill]:
+        """Those that are asked for, in the order of the catalogue."""
+        names = self.only if self.only is not None else SHORT if self.short else [drill.name for drill in DRILLS]
+        return [drill for drill in DRILLS if drill.name in names]
+
+
+@hydra.main(version_base=None, config_path="../conf", config_name="fault_drills")
+def main(config: DictConfig) -> None:
+    """Start one engine, do the drills one after the other, write the table."""
+    with explain_errors():
+        cfg = validated(config, FaultDrillsConfig)
+        started, git = datetime.now(UTC), git_state(ROOT)
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        shutil.rmtree(folder / "runs", ignore_errors=True)
+        results = do_all(cfg, folder)
+        settings = f"runs of {', '.join(cfg.overrides)}; the long one with {', '.join(cfg.long_overrides)}"
+        write_drills(results, folder, collect_provenance(asdict(cfg), started=started, git=git), settings)
+        print((folder / "fault_drills.md").read_text())
+        print(f"written to {folder}: fault_drills.csv, fault_drills.md, provenance.json")
+        counted = numbers(results)
+        print(json.dumps(counted, allow_nan=False))
+    if counted["broken_promises"]:
+        sys.exit(1)
+
+
+def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
+    """One result for each drill. The run of a drill that kept its promises is removed."""
+    settings = validated(compose("train", cfg.overrides), TrainConfig)
+    results = []
+    with ExitStack() as running:
+        running.enter_context(terminable())
+        url = cfg.url
+        if url is None:
+            print("starting the engine that drills share ...", flush=True)
+            options = engine_options(settings.rollout, settings.model, model_folder(settings.model, print), folder)
+            url = running.enter_context(VllmEngine(options)).url
+        stage = Stage(folder / "runs", url, tuple(cfg.overrides), tuple(cfg.long_overrides), cfg.timeout_s)
+        for drill in cfg.drills():
+            began = time.monotonic()
+            try:
+                result = perform(drill, stage)
+            except OarError as error:
+                raise OarError(f"The drill {drill.name} could not be done: {error}") from error
+            told = result.faults or "kept"
+            print(f"{drill.name}: {told} ({time.monotonic() - began:.0f} s)", flush=True)
+            if not result.faults:
+                shutil.rmtree(stage.folder / drill.name)
+            results.append(result)
+        if not any(result.faults for result in results):
+            shutil.rmtree(stage.folder)
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The proxy passes on what it is not told to damage, and what it damages is what the client must refuse."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oar.drills.proxy import DAMAGE, DamagingProxy
+from oar.errors import EngineError
+from oar.rollout.client import EngineClient
+from oar.rollout.types import Sampling
+from tests.conftest import start_fake_engine
+
+SAMPLING = Sampling(n=4, temperature=1.0, max_new_tokens=4)
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[DamagingProxy]:
+    process, url = start_fake_engine(tmp_path / "fake.log")
+    with process, DamagingProxy(url) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("truncated_json", "broken JSON"),
+        ("nan_logprobs", "not a finite number"),
+        ("fewer_completions", "3 completions for a prompt instead of 4"),
+        ("wrong_version", "the engine has 99"),
+    ],
+)
+def test_answers_are_damaged_from_the_moment_it_is_armed(proxy: DamagingProxy, fault: str, said: str) -> None:
+    client = EngineClient(proxy.url, 30.0)
+    client.set_weight_version(3)
+    assert len(client.generate([[5, 6], [7]], SAMPLING, seed=1, expected_version=3)) == 2
+    assert proxy.struck_at is None
+    proxy.arm(fault)
+    with pytest.raises(EngineError, match=said):
+        client.generate([[5, 6], [7]], SAMPLING, seed=1, expected_version=3)
+    assert proxy.struck_at is not None
+
+
+def test_every_damage_is_tried() -> None:
+    assert len(DAMAGE) == 4
