@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train evaluate compare reproduce-table1 recall bench-importance bench-verifier fidelity data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train evaluate compare inspect reproduce-table1 recall bench-importance bench-verifier fidelity data-check lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ evaluate: setup ## Evaluate a model: make evaluate ARGS='model.path=...'
 
 compare: setup ## Two evaluations, paired over problems: make compare ARGS='a=FOLDER b=FOLDER'
 	@$(BIN)/python -m experiments.compare $(ARGS)
+
+inspect: setup ## Which tokens got the credit: a page of one step: make inspect ARGS='run=FOLDER step=10'
+	@$(BIN)/python -m experiments.inspect $(ARGS)
 
 reproduce-table1: setup ## Table 1: base model, GRPO, OAR-G, OAR-P (SEEDS=, STEPS=, OUT=)
 	@$(BIN)/python -m experiments.table1 $(if $(SEEDS),seeds=$(SEEDS)) $(if $(STEPS),steps=$(STEPS)) \

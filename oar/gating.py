@@ -32,29 +32,11 @@ def bilevel_weights(
 
     Raises DataError naming the row for importance that is negative, NaN or infinite, and for any other `threshold`.
     """
-    if threshold not in THRESHOLDS:
-        raise DataError(f"threshold must be one of {', '.join(THRESHOLDS)}, but is {threshold!r}.")
-    mask, importance = reasoning_mask.bool(), importance.float()
-    bad = (mask & ~(torch.isfinite(importance) & (importance >= 0))).any(dim=1)
-    if bad.any():
-        row = int(bad.nonzero()[0])
-        raise DataError(
-            f"Importance must be finite and not negative, but row {row} holds {importance[row][mask[row]]}."
-        )
+    mask = reasoning_mask.bool()
     if mask.shape[1] == 0:
-        return torch.ones_like(importance)
-    scores = importance.log1p()
-    low = scores.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
-    high = scores.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
+        return torch.ones_like(importance, dtype=torch.float32)
+    scores, low, high, level = _scores_and_level(importance.float(), mask, tau, threshold)
     varied = high > low  # False as well for a row without reasoning tokens (inf > -inf reversed)
-    scores = torch.where(varied & mask, (scores - low) / (high - low).where(varied, torch.ones_like(low)), 0.0)
-
-    if threshold == "quantile":
-        level = _row_quantile(scores, mask, tau)
-    elif threshold == "absolute":
-        level = torch.full_like(low, tau)
-    else:
-        level = _drifting_quantile(scores, mask, tau)
     below = scores < level
     # Where tau' is 1 only the maximum is at it, with excess 0; where it is 0 nothing is below.
     suppressed = (scores / level.clamp(min=torch.finfo(scores.dtype).tiny)).clamp(min=floor)
@@ -90,6 +72,45 @@ def weight_metrics(token_weights: Tensor, reasoning_mask: Tensor) -> dict[str, f
         "boosted_share": float((chosen > 1).float().mean()),
         "max": float(chosen.max()),
     }
+
+
+def threshold_importance(importance: Tensor, reasoning_mask: Tensor, *, tau: float, threshold: str) -> Tensor:
+    """The importance from which on `bilevel_weights` boosts, (B,): its tau' taken back through min-max and log1p.
+
+    NaN for a row whose importance is all equal, or that has no reasoning tokens: its weights are 1 whatever tau' is.
+    Raises as `bilevel_weights` does.
+    """
+    mask = reasoning_mask.bool()
+    if mask.shape[1] == 0:
+        return torch.full((len(mask),), torch.nan)
+    _, low, high, level = _scores_and_level(importance.float(), mask, tau, threshold)
+    return (low + level * (high - low)).expm1().masked_fill(~(high > low), torch.nan)[:, 0]
+
+
+def _scores_and_level(
+    importance: Tensor, mask: Tensor, tau: float, threshold: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Scores (B, T), 0 outside the mask and where a row's are all equal; of log1p its least and largest value; tau', (B, 1)."""
+    if threshold not in THRESHOLDS:
+        raise DataError(f"threshold must be one of {', '.join(THRESHOLDS)}, but is {threshold!r}.")
+    bad = (mask & ~(torch.isfinite(importance) & (importance >= 0))).any(dim=1)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise DataError(
+            f"Importance must be finite and not negative, but row {row} holds {importance[row][mask[row]]}."
+        )
+    scores = importance.log1p()
+    low = scores.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True)
+    high = scores.masked_fill(~mask, -torch.inf).amax(dim=1, keepdim=True)
+    varied = high > low
+    scores = torch.where(varied & mask, (scores - low) / (high - low).where(varied, torch.ones_like(low)), 0.0)
+    if threshold == "quantile":
+        level = _row_quantile(scores, mask, tau)
+    elif threshold == "absolute":
+        level = torch.full_like(low, tau)
+    else:
+        level = _drifting_quantile(scores, mask, tau)
+    return scores, low, high, level
 
 
 def _drifting_quantile(scores: Tensor, mask: Tensor, tau: float) -> Tensor:

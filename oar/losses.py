@@ -52,9 +52,15 @@ def policy_loss(
         log_ref_ratio = torch.where(mask, ref_logprobs - logprobs, 0.0)
         per_token = per_token + kl_coef * (log_ref_ratio.exp() - log_ref_ratio - 1)
     loss = (per_token * scale).sum()
-    was_clipped = (clipped * token_advantages < ratio * token_advantages) & mask
+    was_clipped = clipped_tokens(ratio, token_advantages, clip_eps_low, clip_eps_high) & mask
     approx_kl = (ratio - 1 - log_ratio) * mask
     return loss, {"clipped": was_clipped.sum().detach(), "approx_kl": approx_kl.sum().detach()}
+
+
+def clipped_tokens(ratio: Tensor, token_advantages: Tensor, clip_eps_low: float, clip_eps_high: float) -> Tensor:
+    """Which tokens (B, T) have no gradient, because their ratio has gone past the clip in their advantage's direction."""
+    clipped = ratio.clamp(1 - clip_eps_low, 1 + clip_eps_high)
+    return clipped * token_advantages < ratio * token_advantages
 
 
 def sampler_correction(old_logprobs: Tensor, sampler_logprobs: Tensor, cap: float) -> Tensor:

@@ -49,7 +49,7 @@ def train(cfg: TrainConfig, folder: Path) -> int:
 
     with ExitStack() as running:
         running.enter_context(terminable())
-        running.enter_context(_locked(folder))
+        running.enter_context(locked(folder))
         config_file = folder / "config.yaml"
         write_text_atomic(config_file, OmegaConf.to_yaml(OmegaConf.structured(cfg)))
         sync_folder = transfer_folder(folder, None if cfg.sync.folder is None else Path(cfg.sync.folder))
@@ -82,7 +82,7 @@ def _ends(engine: VllmEngine) -> bool:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Keep other processes out of the run's folder. Raises ConfigError where one is at work there."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:

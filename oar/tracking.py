@@ -36,6 +36,9 @@ class Tracker(Protocol):
     def log_samples(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Completions to look at, e.g. with their tokens and token weights; the same keys in every row of a run."""
 
+    def log_file(self, name: str, path: Path) -> None:
+        """Keep a file that stands in the run folder already, e.g. a page about it, with the run's metrics."""
+
     def finish(self) -> None:
         """Close files and wait for uploads."""
 
@@ -65,6 +68,9 @@ class LocalTracker:
     def log_samples(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Append one line per row to samples.jsonl."""
         self._append(SAMPLES, [{"step": step, **row} for row in rows])
+
+    def log_file(self, name: str, path: Path) -> None:
+        """Nothing to do: it is on disk already."""
 
     def finish(self) -> None:
         """Nothing to do: every line is on disk already."""
@@ -164,6 +170,14 @@ class WandbTracker:
                 raise DataError(f"Sample rows must have the columns {self._table.columns[1:]}, got {list(row)}.")
             self._table.add_data(step, *row.values())
         self._run.log({"step": step, "samples": self._table})
+
+    def log_file(self, name: str, path: Path) -> None:
+        """As an artifact of the W&B run, `<run id>-<name>`: names of artifacts are the project's."""
+        import wandb
+
+        artifact = wandb.Artifact(f"{self._run.id}-{name}", type="page")
+        artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
 
     def finish(self) -> None:
         """End the W&B run; online, this waits for uploads."""

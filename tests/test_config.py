@@ -79,7 +79,7 @@ def test_every_key_has_a_comment():
         ("learner.aggregation=sum", "sequence_mean, token_mean, constant"),
         ("learner.lr=fast", "learner.lr"),
         ("learner.adam_beta1=1.5", "learner.adam_beta1"),
-        ("model.dtype=bfloat16", "model.dtype"),
+        ("model.dtype=float16", "model.dtype"),
         ("benchmark.sets=[]", "benchmark.sets"),
         ("rollout.max_num_seqs=0", "rollout.max_num_seqs"),
         ("rollout.max_new_tokens=256", "rollout.max_model_len"),

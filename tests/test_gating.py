@@ -1,5 +1,7 @@
 """Bi-level gating: hand-computed numbers, an independent naive version, and what must always hold."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oar.errors import DataError
-from oar.gating import bilevel_weights, weight_metrics
+from oar.gating import bilevel_weights, threshold_importance, weight_metrics
 
 PAPER = {"tau": 0.4, "beta": 2.0, "floor": 0.1, "threshold": "quantile"}
 
@@ -199,3 +201,32 @@ def test_weight_metrics_by_hand():
         "max": 1.5,
     }
     assert weight_metrics(weights[:0], mask[:0])["ess_ratio"] == 1.0
+
+
+def test_threshold_in_units_of_importance():
+    # log1p(importance) = 1 ... 2, so s = 0, .25, .5, .75, 1, whose 0.4-quantile is 0.4: at log1p(importance) = 1.4.
+    importance = torch.expm1(torch.tensor([[1.0, 1.25, 1.5, 1.75, 2.0, 9.0], [3.0] * 6, [0.0] * 6]))
+    mask = torch.tensor([[True] * 5 + [False], [True] * 6, [False] * 6])
+    found = threshold_importance(importance, mask, tau=0.4, threshold="quantile")
+    assert found[0] == pytest.approx(math.expm1(1.4))
+    assert found[1:].isnan().all()  # all equal; no reasoning
+    absolute = threshold_importance(importance, mask, tau=0.7, threshold="absolute")
+    assert absolute[0] == pytest.approx(math.expm1(1.7))
+    assert threshold_importance(torch.zeros(2, 0), torch.zeros(2, 0), tau=0.4, threshold="quantile").isnan().all()
+
+
+@given(
+    importance=st.lists(st.floats(0, 100), min_size=2, max_size=12).filter(lambda row: np.ptp(np.log1p(row)) > 1e-3),
+    tau=st.floats(0.05, 0.9),
+    threshold=st.sampled_from(["quantile", "absolute"]),
+)
+def test_the_gate_boosts_from_the_threshold_on(importance, tau, threshold):
+    row = torch.tensor([importance])
+    mask = torch.ones_like(row, dtype=torch.bool)
+    level = threshold_importance(row, mask, tau=tau, threshold=threshold)
+    gate = {"tau": tau, "floor": 0.1, "threshold": threshold, "boost": False}
+    raw = bilevel_weights(row, mask, beta=0.0, **gate)
+    clearly_below, clearly_above = row < level * (1 - 1e-3) - 1e-4, row > level * (1 + 1e-3) + 1e-4
+    top = raw.max()  # what is not suppressed, rescaled
+    assert (raw[clearly_below] < top).all()
+    assert torch.equal(raw[clearly_above], top.expand(int(clearly_above.sum())))

@@ -167,13 +167,14 @@ def test_operations_of_an_update_by_hand():
     cfg, assume, _ = composed("learner.batch_size=16", "learner.num_generations=2")
     assume.prompt_tokens, assume.completion_tokens, assume.contributing_share = 4, 6, 0.5
     once = Work(10, 55, 6)  # 10 tokens: 1 + 2 + ... + 10 pairs
-    assert update_work(cfg, assume) == once * (16 * (0.5 * 3 + 0.5))
+    once_more = Work(read=6)  # the backward computes the logits again
+    assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 8
     cfg.learner.updates_per_rollout = 2  # all are scored first
-    assert update_work(cfg, assume) == once * (16 * (0.5 * 3 + 1))
+    assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 16
     cfg.learner.kl_coef = 0.1  # all have a gradient, and the reference runs
-    assert update_work(cfg, assume) == once * (16 * (3 + 1 + 1))
-    assume.checkpointing = True  # blocks once more, logits not
-    assert update_work(cfg, assume) == once * (16 * 5) + Work(10, 55) * 16
+    assert update_work(cfg, assume) == (once * 3 + once_more) * 16 + once * 32
+    cfg.learner.activation_checkpointing = True  # blocks once more as well
+    assert update_work(cfg, assume) == (once * 4) * 16 + once * 32
 
 
 # --- credit signals ----------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ def test_steps_cost_what_was_measured():
 
 
 def test_batches_and_storage_of_the_paper_profile_by_hand():
-    plan = planned("profile=paper", "assume.learner_ranks=4", "learner.updates_per_rollout=2", "learner.steps=10")
+    plan = planned("profile=paper", "learner.ranks=4", "learner.updates_per_rollout=2", "learner.steps=10")
     cut = plan.batches
     assert (cut.prompts, cut.completions, cut.updates, cut.completions_of_run) == (128, 1024, 20, 10_240)
     assert cut.micro_batches == 128  # 512 completions an update, one at a time, on four ranks
@@ -279,7 +280,7 @@ def test_batches_and_storage_of_the_paper_profile_by_hand():
     assert plan.tokens.completions_at_most == 3_072_000
     assert plan.storage.sync == 4 * 7_615_616_512
     assert plan.storage.syncs == 11 * plan.storage.sync
-    assert plan.storage.checkpoints == 2 * 3 * plan.storage.sync
+    assert plan.storage.checkpoints == 3 * 3 * plan.storage.sync  # the last two and the best
     # Two points (before step 1 and step 10) of 30 problems a set; k is 4, 4, 32, 32, 32, and a greedy one each.
     seen = plan.evaluations
     assert (seen.points, seen.samples_of_point) == (2, 150)
@@ -296,10 +297,10 @@ def test_memory_by_hand():
     assert "gathered_weights" not in alone
     tokens = 16 * (assume.longest_prompt + 96)
     assert alone["activations"] == tokens * 2 * sizes.layer_activation_bytes(4)
-    assert alone["logits"] == 16 * 16 * 96 * 96  # 16 bytes for each of 16 x 96 tokens and 96 words
+    assert alone["logits"] == 12 * 16 * 96 * 96  # 12 bytes for each of 16 x 96 tokens and 96 words: less than a block
 
-    assume.devices = assume.learner_ranks = 4
-    assume.dtype, assume.checkpointing, assume.logits_chunk = "bfloat16", True, 32
+    assume.devices = cfg.learner.ranks = 4
+    cfg.learner.compute_dtype, cfg.learner.activation_checkpointing = "bfloat16", True
     sharded = memory_of(cfg, sizes, assume, GRPO["grpo"])
     assert sharded.shared  # four ranks and an engine on four devices
     assert sharded.device == sum(sharded.learner.values()) + sum(sharded.engine.values())
@@ -308,7 +309,9 @@ def test_memory_by_hand():
     assert sharded.learner["summed_gradients"] == 6 * 2 * 96 * 64
     block, inputs, recorded = sizes.layer_activation_bytes(2), 2 * 64, 2 * (64 + 2 * 32)
     assert sharded.learner["activations"] == tokens * (block + 2 * (inputs + recorded))
-    assert sharded.learner["logits"] == 16 * 32 * 96
+    assert sharded.learner["logits"] == 10 * 16 * 96 * 96
+    wide = Architecture(2, 64, 4, 2, 160, 2**20, False, 256)
+    assert memory_of(cfg, wide, assume, GRPO["grpo"]).learner["logits"] == 10 * 2**26  # one block, however many tokens
     assert "reference" not in sharded.learner
     cfg.learner.kl_coef = 0.1
     assert memory_of(cfg, sizes, assume, GRPO["grpo"]).learner["reference"] == 2 * sizes.parameters
@@ -374,15 +377,21 @@ def test_the_math_model_fits_the_same_lengths():
         ),
         (["+evaluation.sets.aime24.max_new_tokens=3500"], r"max_new_tokens for aime24 \(3,500\) make 4,524"),
         (["rollout.max_new_tokens=600"], "assume.completion_tokens, a mean"),
-        (["assume.learner_ranks=9"], r"assume.learner_ranks must be at most assume.devices \(8\), but is 9"),
-        (["assume.learner_ranks=8", "learner.micro_batch_size=256"], r"ranks \(8\), but 1,024 .* of 256 make 4"),
+        (["learner.ranks=9"], r"learner.ranks must be at most assume.devices \(8\), but is 9"),
+        (["learner.ranks=8", "learner.micro_batch_size=256"], "learner.ranks must be 1 or more, and few enough"),
+        (["assume.engines=9"], r"assume.engines must be at most assume.devices \(8\), but is 9"),
         (["learner.batch_size=1020"], "learner.batch_size must be a positive multiple"),
         (
             ["learner.micro_batch_size=64"],
             r"must hold [\d.]+ GiB, but has 79.6 .* parts: activations of the learner 164",
         ),
+        (
+            ["rollout.kv_cache_gib=99"],
+            "must hold 117.2 GiB, .* parts: kv cache of the engine 99.0, weights of the engine 14.2, ov",
+        ),
         (["rollout.kv_cache_gib=0.2"], r"one sequence of rollout.max_model_len \(4,096 tokens, 0.22 GiB\), but is 0.2"),
-        (["assume.dtype=float16"], "assume.dtype must be one of float32, bfloat16"),
+        (["learner.compute_dtype=float16"], "learner.compute_dtype must be one of float32, bfloat16"),
+        (["~assume.peak_tflops.bfloat16"], "assume.peak_tflops must name bfloat16"),
         (["assume.utilisation=0"], "assume.utilisation must be above 0"),
         (["assume.completion_tokens=8"], "assume.completion_tokens must be 9 or more"),
         (["benchmark=words", "evaluation.final_problems=null"], "words1 is generated and has no end"),

@@ -148,6 +148,8 @@ for step in range(first, last + 1):
     tracker.log_timings(step, {"total": 1.0})
     tracker.log_samples(step, [{"completion": f"c{step}{i}", "tokens": ["t"] * step, "token_weights": [1.0] * step}
                                for i in range(2)])
+(folder / "page.html").write_text("<p>a page</p>")
+tracker.log_file("inspector-step_000003", folder / "page.html")
 tracker.finish()
 """
 
@@ -168,11 +170,11 @@ def wandb_records(log: bytes) -> Iterator[bytes]:
             record = b""
 
 
-def logged_to_wandb(run_folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """(history rows, x axis by metric pattern), read back from an offline run's binary log."""
+def logged_to_wandb(run_folder: Path) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, list[Path]]]:
+    """(history rows, x axis by metric pattern, files by artifact), read back from an offline run's binary log."""
     from wandb.proto import wandb_internal_pb2
 
-    rows, axes = [], {}
+    rows, axes, artifacts = [], {}, {}
     for data in wandb_records(next(run_folder.glob("*.wandb")).read_bytes()):
         record = wandb_internal_pb2.Record.FromString(data)  # type: ignore[attr-defined]
         if record.WhichOneof("record_type") == "history":
@@ -180,7 +182,9 @@ def logged_to_wandb(run_folder: Path) -> tuple[list[dict[str, Any]], dict[str, s
             rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
         elif record.WhichOneof("record_type") == "metric":
             axes[record.metric.glob_name or record.metric.name] = record.metric.step_metric
-    return rows, axes
+        elif record.WhichOneof("record_type") == "artifact":
+            artifacts[record.artifact.name] = [Path(entry.local_path) for entry in record.artifact.manifest.contents]
+    return rows, axes, artifacts
 
 
 def test_a_real_offline_run_and_its_resumption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,11 +213,14 @@ def test_a_real_offline_run_and_its_resumption(tmp_path: Path, monkeypatch: pyte
     assert sorted(row[1] for row in logged) == ["c10", "c11", "c20", "c21", "c30", "c31"], "no row lost or doubled"
     assert [3, "c30", ["t"] * 3, [1.0] * 3] in logged
 
-    records, axes = logged_to_wandb(parts[1])
+    records, axes, artifacts = logged_to_wandb(parts[1])
     assert axes["*"] == "step", "W&B's own counter cannot go back to a checkpoint"
     assert [r["train/reward_mean"] for r in records if "train/reward_mean" in r] == [0.3, 0.4]
     assert {r["step"] for r in records} == {3, 4}
     assert any(r.get("seconds/total") == 1.0 for r in records)
+    (page,) = artifacts[f"{run_id}-inspector-step_000003"]
+    assert page.read_text() == "<p>a page</p>"
+    assert page.is_relative_to(run), "kept until it is synced"
 
 
 def test_sample_rows_must_keep_their_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

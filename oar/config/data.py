@@ -22,8 +22,7 @@ class ModelConfig:
         require(
             self.path is not None or self.teach is not None, "model.path", "a folder where model.teach is null", None
         )
-        # AdamW at 1e-6 rounds its updates away in bfloat16, and probes are too coarse in it (docs/EMBEDDED.md).
-        one_of("model.dtype", self.dtype, ("float32",))
+        one_of("model.dtype", self.dtype, ("float32", "bfloat16"))
         require(bool(self.marker), "model.marker", "the text that announces an answer", self.marker)
 
 

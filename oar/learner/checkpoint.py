@@ -93,6 +93,11 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def nearest_checkpoint(folder: Path, updates: int) -> Path | None:
+    """The checkpoint in `folder` whose weights have seen a number of updates nearest to `updates`; of two the earlier one."""
+    return min(_checkpoints(folder), key=lambda checkpoint: abs(checkpoint_step(checkpoint) - updates), default=None)
+
+
 def resumable_checkpoint(folder: Path, cfg: TrainConfig) -> Path | None:
     """The run folder's last checkpoint, intact and of a run with these settings; None where there is none yet.
 

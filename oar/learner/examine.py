@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from oar.batch import CompletionBatch
 from oar.config import TrainConfig, build
 from oar.credit import assign_credit
 from oar.errors import DataError
@@ -48,7 +49,7 @@ def examine(
     Raises SyncError where the sampler's logprobs are not those of `model`, DataError where the task knows no ground truth.
     """
     graded = grade_rollouts(problems, groups, task, model.device)
-    batch, scores = graded.batch, _score(model, graded, settings)
+    batch, scores = graded.batch, score_batch(model, graded.batch, settings)
     bound = settings.sync.max_logprob_diff
     parity_metrics(batch.sampler_logprobs, scores.logprobs, batch.completion_mask, bound=bound)
     rows = (batch.has_answer & batch.reasoning_mask.any(dim=1)).nonzero()[:, 0]
@@ -85,9 +86,8 @@ def as_the_gate_sees_it(subject: Subject, importance: Tensor, signal: TrainConfi
 
 
 @torch.no_grad()
-def _score(model: PreTrainedModel, graded: GradedBatch, settings: TrainConfig) -> Scores:
-    """Old logprobs and entropy of all completions, some rows at a time."""
-    batch = graded.batch
+def score_batch(model: PreTrainedModel, batch: CompletionBatch, settings: TrainConfig) -> Scores:
+    """Logprobs and entropy of all completions, some rows at a time."""
     logprobs, entropy = torch.zeros_like(batch.sampler_logprobs), torch.zeros_like(batch.sampler_logprobs)
     everything = torch.arange(len(batch), device=logprobs.device)
     for rows in batch.micro_batches(everything, settings.learner.micro_batch_size):

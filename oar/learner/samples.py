@@ -1,7 +1,51 @@
-"""Completions for people to look at, with the weight of every token."""
+"""Completions that a run keeps whole, with the credit of every token: what people look at, and what is inspected later."""
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from torch import Tensor
+
+from oar.errors import DataError
 from oar.learner.step import StepReport
+from oar.segments import Segments
 from oar.tasks.task import Task
+from oar.tracking import SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion of a training step and all that the step knew of it: a line of samples.jsonl without its `step`.
+
+    Lists have an entry per completion token. row: its place in the step's batch, from which its random draws derive;
+    segments: `oar.segments.Segments`, None where there is no answer; old_logprobs and entropy (nats): of the policy that
+    drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0 and 1 where the advantage is 0;
+    marks: the task's ground truth by name, as positions.
+    """
+
+    row: int
+    problem: str
+    benchmark: str
+    prompt: str
+    completion: str
+    gold: str
+    reward: float
+    advantage: float
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    tokens: list[str]
+    segments: list[int] | None
+    old_logprobs: list[float]
+    entropy: list[float]
+    token_importance: list[float]
+    token_weights: list[float]
+    marks: dict[str, list[int]]
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many tokens, from the first on, can be given credit."""
+        return 0 if self.segments is None else Segments(*self.segments).reasoning_end
 
 
 def sample_rows(task: Task, report: StepReport, count: int) -> list[dict[str, object]]:
@@ -9,19 +53,72 @@ def sample_rows(task: Task, report: StepReport, count: int) -> list[dict[str, ob
     graded, credit = report.graded, report.data
     has_advantage = (credit.token_advantages * graded.batch.completion_mask).abs().sum(dim=1) > 0
     order = (~has_advantage).int().argsort(stable=True).tolist()
-    rows: list[dict[str, object]] = []
-    for index in order[:count]:
-        length = int(graded.batch.completion_lengths[index])
-        rows.append(
-            {
-                "problem": graded.problems[index].id,
-                "prompt": graded.problems[index].question,
-                "completion": graded.texts[index],
-                "gold": graded.problems[index].answer,
-                "reward": float(graded.rewards[index]),
-                "tokens": [task.decode([token]) for token in graded.batch.completion_ids[index, :length].tolist()],
-                "token_weights": [round(w, 4) for w in credit.token_weights[index, :length].tolist()],
-                "token_importance": [float(f"{i:.3e}") for i in credit.token_importance[index, :length].tolist()],
-            }
+    return [asdict(_sample(task, report, row)) for row in order[:count]]
+
+
+def read_samples(folder: Path, step: int | None) -> tuple[int, list[Sample]]:
+    """The completions that the run in `folder` kept of a step (of its last one that has any, where None), and that step.
+
+    Raises DataError where there are none, or a line is not one of `sample_rows`.
+    """
+    path = folder / SAMPLES
+    if not path.exists():
+        raise DataError(f"{folder} must be the folder of a run that keeps samples, but has no {SAMPLES}: change run.")
+    found: dict[int, list[Sample]] = {}
+    *lines, _ = path.read_text(encoding="utf-8").split("\n")  # what follows the last newline is still being written
+    for number, line in enumerate(lines, start=1):
+        at, sample = _read(line, f"{path}, line {number}")
+        found.setdefault(at, []).append(sample)
+    chosen = max(found, default=None) if step is None else step
+    if chosen not in found:
+        raise DataError(
+            f"{path} must hold completions of step {step}, but holds steps {', '.join(map(str, found)) or 'none'}: choose one "
+            "of them (tracking.samples_every says of which steps a run keeps some)."
         )
-    return rows
+    return chosen, found[chosen]
+
+
+def _sample(task: Task, report: StepReport, row: int) -> Sample:
+    batch, credit, problem = report.graded.batch, report.data, report.graded.problems[row]
+    length, prompt_length = int(batch.completion_lengths[row]), int(batch.prompt_lengths[row])
+    completion_ids = batch.completion_ids[row, :length].tolist()
+    borders = [int(mask[row].sum()) for mask in (batch.reasoning_mask, batch.marker_mask, batch.answer_mask)]
+
+    def per_token(values: Tensor, digits: int) -> list[float]:
+        return [float(f"{value:.{digits}g}") for value in values[row, :length].tolist()]
+
+    return Sample(
+        row=row,
+        problem=problem.id,
+        benchmark=problem.benchmark,
+        prompt=problem.question,
+        completion=report.graded.texts[row],
+        gold=problem.answer,
+        reward=float(report.graded.rewards[row]),
+        advantage=float(credit.advantages[row]),
+        prompt_ids=batch.input_ids[row, :prompt_length].tolist(),
+        completion_ids=completion_ids,
+        tokens=[task.decode([token]) for token in completion_ids],
+        segments=[borders[0], sum(borders[:2]), sum(borders)] if borders[2] else None,
+        old_logprobs=per_token(credit.old_logprobs, 6),
+        entropy=per_token(credit.entropy, 5),
+        token_importance=per_token(credit.token_importance, 5),
+        token_weights=per_token(credit.token_weights, 5),
+        marks=_positions({name: mark[row, :length] for name, mark in report.graded.marks.items()}),
+    )
+
+
+def _positions(marks: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    return {name: mark.nonzero()[:, 0].tolist() for name, mark in marks.items()}
+
+
+def _read(line: str, where: str) -> tuple[int, Sample]:
+    names: Sequence[str] = [field.name for field in fields(Sample)]
+    try:
+        row = json.loads(line)
+        return int(row["step"]), Sample(**{name: row[name] for name in names})
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{where} must be a kept completion with {', '.join(names)}, but it cannot be read ({type(error).__name__}: "
+            f"{error}): it may be of an earlier version, so run the training again."
+        ) from error

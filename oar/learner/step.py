@@ -18,10 +18,11 @@ from oar.advantages import group_advantages
 from oar.config import TrainConfig, build
 from oar.credit import assign_credit
 from oar.errors import DataError
-from oar.gating import bilevel_weights, weight_metrics
+from oar.gating import weight_metrics
 from oar.importance.base import CreditInputs
 from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.distributed import ALONE, Ranks, share_graded
+from oar.learner.gate import make_gate
 from oar.learner.parity import parity_metrics
 from oar.learner.sharding import gathered
 from oar.learner.update import LossInputs, accumulate_gradient, contributes, learning_rate, make_optimizer
@@ -67,16 +68,7 @@ class Learner:
         self.step = 0
         self.source = build("data.source", cfg.data.source)
         self.estimator = build("method.estimator", cfg.method.estimator)
-        gating = cfg.gating
-        self.gate = partial(
-            bilevel_weights,
-            tau=gating.tau,
-            beta=gating.beta,
-            floor=gating.floor,
-            threshold=gating.threshold,
-            suppress=gating.suppress,
-            boost=gating.boost,
-        )
+        self.gate = make_gate(cfg.gating)
         self.optimizer = make_optimizer(model, cfg.learner)
 
     def training_step(self) -> StepReport:

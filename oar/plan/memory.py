@@ -13,9 +13,11 @@ from oar.importance import (
 from oar.plan.assumptions import Assumptions
 from oar.plan.importance import Lengths, recomputed
 from oar.plan.model import Architecture
+from oar.projection import GPU_BLOCK
 
 GIB = 2**30
 FLOAT32 = 4
+NUMBER_BYTES = {"float32": FLOAT32, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,14 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
 
     A micro-batch holds completions of like length, so one of these is likely where any completion is cut. Parameters,
     gradients and the two moments of AdamW are float32, 16 bytes a parameter, in equal parts on the ranks (ZeRO, Rajbhandari
-    et al. 2020, 1910.02054, section 3.1). Where they are sharded or cast, a rank also has all weights in `assume.dtype` for a
-    whole step, and the gradients of embeddings and head, the largest group, once in that and once in float32 while they
-    are summed.
+    et al. 2020, 1910.02054, section 3.1). Where they are sharded or cast (oar/learner/sharding.py), a rank also has all
+    weights in `learner.compute_dtype` for a whole step, and the gradients of embeddings and head, the largest group, once in
+    that and once in float32 while they are summed.
     """
-    size, ranks, n = assume.number_bytes, assume.learner_ranks, model.parameters
+    size, engine_size = NUMBER_BYTES[cfg.learner.compute_dtype], NUMBER_BYTES[cfg.model.dtype]
+    ranks, n = cfg.learner.ranks, model.parameters
     rows, rollout = cfg.learner.micro_batch_size, cfg.rollout
     tokens = rows * (assume.longest_prompt + rollout.max_new_tokens)
-    logits = rows * rollout.max_new_tokens
     learner = {
         "weights": FLOAT32 * n / ranks,
         "gradients": FLOAT32 * n / ranks,
@@ -58,19 +60,20 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
     if ranks > 1 or size != FLOAT32:
         learner["gathered_weights"] = float(size * n)
         learner["summed_gradients"] = float((size + FLOAT32) * model.embedding_parameters)
-    learner["activations"] = _activations(model, size, tokens, assume.checkpointing)
-    learner["logits"] = _logits(model, min(logits, assume.logits_chunk or logits))
-    learner["credit_signal"] = _signal(estimator, model, assume, rows, rollout.max_new_tokens, tokens)
+    learner["activations"] = _activations(model, size, tokens, cfg.learner.activation_checkpointing)
+    learner["logits"] = _logits(model, size, rows * rollout.max_new_tokens)
+    learner["credit_signal"] = _signal(estimator, model, assume, size, rows, rollout.max_new_tokens)
     learner["overhead"] = assume.overhead_gib * GIB
     cache = rollout.kv_cache_gib * GIB
-    engine = {"weights": float(size * n), "kv_cache": cache, "overhead": assume.overhead_gib * GIB}
-    per_token = model.kv_bytes(size)
+    engine = {"weights": float(engine_size * n), "kv_cache": cache, "overhead": assume.overhead_gib * GIB}
+    per_token = model.kv_bytes(engine_size)
     held = (sum(learner.values()), sum(engine.values()))
+    shared = ranks + assume.engines > assume.devices
     return Memory(
         learner=learner,
         engine=engine,
-        shared=assume.shared,
-        device=sum(held) if assume.shared else max(held),
+        shared=shared,
+        device=sum(held) if shared else max(held),
         kv_token=per_token,
         kv_sequences_full=int(cache // (per_token * rollout.max_model_len)),
         kv_sequences_mean=int(cache // (per_token * (assume.prompt_tokens + assume.completion_tokens))),
@@ -88,27 +91,24 @@ def _activations(model: Architecture, size: int, tokens: float, checkpointing: b
     return float(tokens * (block + model.layers * (model.hidden * size + model.recorded_bytes(size))))
 
 
-def _logits(model: Architecture, positions: float) -> float:
-    """Bytes of `positions` rows of logits while entropy is taken: scaled logits, their log-softmax, its exponential, the product.
-
-    All float32 (`oar.scoring.score_completions`). In chunks only one chunk's rows are there at a time.
-    """
-    return float(4 * FLOAT32 * positions * model.vocabulary)
+def _logits(model: Architecture, size: int, positions: int) -> float:
+    """Bytes of the logits of `positions` tokens, a block at a time (oar/projection.py), as computed and twice in float32."""
+    return float((size + 2 * FLOAT32) * min(positions * model.vocabulary, GPU_BLOCK))
 
 
 def _signal(
-    estimator: ImportanceEstimator, model: Architecture, assume: Assumptions, rows: int, longest: int, tokens: int
+    estimator: ImportanceEstimator, model: Architecture, assume: Assumptions, size: int, rows: int, longest: int
 ) -> float:
-    """Bytes a credit signal holds at most beside the update's own forward of `tokens` positions.
+    """Bytes a credit signal holds at most beside the update's own forward of `rows` completions of `longest` tokens.
 
     Counterfactuals and OAR-G keep a padded copy of the clean keys and values. OAR-G also keeps a graph of its own, which no
     checkpointing makes smaller, with the keys that each block has copied; counterfactuals keep the logits of one forward of
     `max_tokens_per_forward` recomputed tokens.
     """
-    size = assume.number_bytes
+    tokens = rows * (assume.longest_prompt + longest)
     match estimator:
         case ShuffledImportance(of=of) | InvertedImportance(of=of):
-            return _signal(of, model, assume, rows, longest, tokens)
+            return _signal(of, model, assume, size, rows, longest)
         case GradientImportance():
             graph = _activations(model, size, rows * longest, checkpointing=False)
             return 2.0 * tokens * model.kv_bytes(size) + graph

@@ -73,7 +73,7 @@ class Evaluations:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Bytes: of the weights that one sync brings to the engines, of the run's syncs, of the checkpoints that are kept."""
+    """Bytes: of the weights that one sync brings to the engines, of the run's syncs, of the last checkpoints and the best."""
 
     sync: int
     syncs: int
@@ -106,6 +106,7 @@ def plan_run(
     `problems`: how many each published benchmark has. Raises ConfigError in one sentence for what cannot fit.
     """
     batches = _batches(cfg, assume)
+    check_devices(cfg, assume)
     check_lengths(cfg, model, assume)
     memory = memory_of(cfg, model, assume, estimators[cfg.method.name])
     check_memory(cfg, assume, memory)
@@ -127,9 +128,22 @@ def plan_run(
         evaluations=evaluations,
         # Weights are written as they are trained, in float32; once before the first step as well.
         storage=Storage(
-            sync, (batches.steps + 1) * sync, cfg.learner.keep_checkpoints * 3 * FLOAT32 * model.parameters
+            sync, (batches.steps + 1) * sync, (cfg.learner.keep_checkpoints + 1) * 3 * FLOAT32 * model.parameters
         ),
     )
+
+
+def check_devices(cfg: TrainConfig, assume: Assumptions) -> None:
+    """Raises ConfigError where the learner has more ranks than devices, or computes in what the plan knows no peak for."""
+    if cfg.learner.ranks > assume.devices:
+        raise ConfigError(
+            f"learner.ranks must be at most assume.devices ({assume.devices}), but is {cfg.learner.ranks}."
+        )
+    if cfg.learner.compute_dtype not in assume.peak_tflops:
+        raise ConfigError(
+            f"assume.peak_tflops must name {cfg.learner.compute_dtype} (learner.compute_dtype), but names "
+            f"{', '.join(assume.peak_tflops)}."
+        )
 
 
 def check_lengths(cfg: TrainConfig, model: Architecture, assume: Assumptions) -> None:
@@ -170,6 +184,7 @@ def check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
     rows = [
         (held, f"{name.replace('_', ' ')} of the {process}")
         for process, part in (("learner", memory.learner), ("engine", memory.engine))
+        if memory.shared or sum(part.values()) == memory.device
         for name, held in part.items()
     ]
     largest = ", ".join(f"{name} {held / GIB:.1f}" for held, name in sorted(rows, reverse=True)[:3])
@@ -182,19 +197,14 @@ def check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
 def _batches(cfg: TrainConfig, assume: Assumptions) -> Batches:
     learner = cfg.learner
     prompts = learner.batch_size // learner.num_generations
-    rows, ranks = learner.batch_size // learner.updates_per_rollout, assume.learner_ranks
+    rows = learner.batch_size // learner.updates_per_rollout
     micro_batches = -(-rows // learner.micro_batch_size)
-    if micro_batches < ranks:
-        raise ConfigError(
-            f"An update must have a micro-batch for each of the learner's ranks ({ranks}), but {rows:,} completions in "
-            f"micro-batches of {learner.micro_batch_size} make {micro_batches}: lower learner.micro_batch_size or the ranks."
-        )
     return Batches(
         prompts=prompts,
         generations=learner.num_generations,
         completions=learner.batch_size,
         updates_per_rollout=learner.updates_per_rollout,
-        micro_batches=-(-micro_batches // ranks),
+        micro_batches=-(-micro_batches // learner.ranks),
         steps=learner.steps,
         updates=learner.steps * learner.updates_per_rollout,
         completions_of_run=learner.steps * learner.batch_size,
@@ -213,12 +223,13 @@ def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
 
     On the policy (one update per rollout) a completion with an advantage has one forward that scores, credits and learns,
     and one without it a forward that only scores. Otherwise all are scored first. A KL term gives every completion a
-    gradient and a forward of the reference. Checkpointing runs the blocks once more. Source of the factor:
-    Kaplan et al. 2020, section 2.1.
+    gradient and a forward of the reference. The backward computes the logits once more (oar/projection.py), and with
+    checkpointing the blocks. Source of the factor: Kaplan et al. 2020, section 2.1.
     """
     completion = forward(assume.prompt_tokens + assume.completion_tokens, assume.completion_tokens)
-    again = Work(completion.tokens, completion.pairs) if assume.checkpointing else Work()
-    learning = completion * 3 + again
+    logits = Work(read=completion.read)
+    blocks = Work(completion.tokens, completion.pairs) if cfg.learner.activation_checkpointing else Work()
+    learning = completion * 3 + logits + blocks
     kl = cfg.learner.kl_coef > 0
     share = 1.0 if kl else assume.contributing_share
     scored = 1.0 - share if cfg.learner.updates_per_rollout == 1 else 1.0
@@ -234,8 +245,8 @@ def _time(
     evaluations: Evaluations,
 ) -> MethodTime:
     credited = cfg.learner.batch_size * assume.contributing_share
-    signal = importance_work(estimator, lengths_of(assume), checkpointing=assume.checkpointing)
-    per_second = assume.learner_ranks * assume.peak_tflops * TERA * assume.utilisation
+    signal = importance_work(estimator, lengths_of(assume), checkpointing=cfg.learner.activation_checkpointing)
+    per_second = cfg.learner.ranks * assume.peak_tflops[cfg.learner.compute_dtype] * TERA * assume.utilisation
     stages = {
         "generation": batches.completions * assume.completion_tokens / (assume.engines * assume.generated_tokens_per_s),
         "importance": credited * signal.flops(model) / per_second,

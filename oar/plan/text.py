@@ -59,7 +59,7 @@ def _batches(plan: Plan, cfg: TrainConfig, assume: Assumptions) -> Table:
     table.add_row("prompts", f"{cut.prompts:,}", f"{cut.steps * cut.prompts:,}")
     table.add_row(f"completions, {cut.generations} a prompt", f"{cut.completions:,}", f"{cut.completions_of_run:,}")
     table.add_row("optimizer steps", f"{cut.updates_per_rollout:,}", f"{cut.updates:,}")
-    own = f"micro-batches of {learner.micro_batch_size} on each of {assume.learner_ranks} rank(s) (A)"
+    own = f"micro-batches of {learner.micro_batch_size} on each of {learner.ranks} rank(s)"
     table.add_row(own, f"{cut.updates_per_rollout * cut.micro_batches:,}", f"{cut.updates * cut.micro_batches:,}")
     for name, count in (
         (f"tokens of prompts, {assume.prompt_tokens} each (A)", tokens.prompts),
@@ -126,7 +126,10 @@ def _rest(plan: Plan, cfg: TrainConfig) -> Table:
     table.add_row("hours of evaluation (A)", _short(seen.hours))
     table.add_row("GB of weights a sync, through shared memory or sync.folder", _short(kept.sync / GB))
     table.add_row("GB of weights, all syncs", _short(kept.syncs / GB))
-    table.add_row(f"GB of checkpoints on disk, {cfg.learner.keep_checkpoints} kept", _short(kept.checkpoints / GB))
+    table.add_row(
+        f"GB of checkpoints on disk, the last {cfg.learner.keep_checkpoints} and the best",
+        _short(kept.checkpoints / GB),
+    )
     table.add_row("")
     return table
 

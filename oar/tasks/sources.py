@@ -1,6 +1,6 @@
 """Where training problems and evaluation sets come from."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,10 @@ class ProblemSource(Protocol):
         """The `n` problems of training step `step` (from 0)."""
         ...
 
+    def fitting(self, fits: Callable[[Problem], bool]) -> "ProblemSource":
+        """The source without the problems that do not fit."""
+        ...
+
     def origin(self) -> Mapping[str, object]:
         """Where the problems come from, as JSON-ready values for the record of a run."""
         ...
@@ -48,14 +52,54 @@ class WordsSource:
         tiers = [tier_named(name) for name in self.tiers]
         return [training_problem(tiers, RL_STREAM, seed, step * n + i).problem for i in range(n)]
 
+    def fitting(self, fits: Callable[[Problem], bool]) -> "WordsSource":
+        """All of it: these problems are short, and there is no end of them to look at."""
+        return self
+
     def origin(self) -> Mapping[str, object]:
         """The tiers."""
         return {"generated": list(self.tiers)}
 
 
 @dataclass(frozen=True)
+class Epochs:
+    """Problems epoch by epoch, each in an order of its own; every problem comes once an epoch."""
+
+    problem_set: ProblemSet
+
+    def problems(self, seed: int, step: int, n: int) -> list[Problem]:
+        """Problems `step * n` to `step * n + n` of the shuffled epochs, one after the other."""
+        everything = self.problem_set.problems
+        orders: dict[int, list[int]] = {}
+        chosen = []
+        for position in range(step * n, step * n + n):
+            epoch, place = divmod(position, len(everything))
+            if epoch not in orders:
+                orders[epoch] = list(range(len(everything)))
+                Random(derive_seed(seed, "epoch", epoch)).shuffle(orders[epoch])
+            chosen.append(everything[orders[epoch][place]])
+        return chosen
+
+    def fitting(self, fits: Callable[[Problem], bool]) -> "Epochs":
+        """The problems that fit; how many do not stands in the origin. Raises DataError where none does."""
+        everything = self.problem_set
+        chosen = [problem for problem in everything.problems if fits(problem)]
+        if not chosen:
+            raise DataError(
+                f"No problem of {everything.name} has a prompt that leaves room for rollout.max_new_tokens: raise "
+                "rollout.max_model_len."
+            )
+        left_out = len(everything.problems) - len(chosen)
+        return Epochs(ProblemSet(everything.name, chosen, {**everything.origin, "left_out_as_too_long": left_out}))
+
+    def origin(self) -> Mapping[str, object]:
+        """Where the problems come from."""
+        return self.problem_set.origin
+
+
+@dataclass(frozen=True)
 class DatasetSource:
-    """A data set epoch by epoch, each in an order of its own; every problem comes once an epoch.
+    """A data set as `Epochs`.
 
     `path`: a local copy (a file, or a folder that holds it) instead of the hub; `levels`: only problems of these, None:
     all; `dataset`: a `DatasetConfig`. Nothing is read before the first problem is asked for.
@@ -89,16 +133,11 @@ class DatasetSource:
 
     def problems(self, seed: int, step: int, n: int) -> list[Problem]:
         """Problems `step * n` to `step * n + n` of the shuffled epochs, one after the other."""
-        everything = self.problem_set.problems
-        orders: dict[int, list[int]] = {}
-        chosen = []
-        for position in range(step * n, step * n + n):
-            epoch, place = divmod(position, len(everything))
-            if epoch not in orders:
-                orders[epoch] = list(range(len(everything)))
-                Random(derive_seed(seed, "epoch", epoch)).shuffle(orders[epoch])
-            chosen.append(everything[orders[epoch][place]])
-        return chosen
+        return Epochs(self.problem_set).problems(seed, step, n)
+
+    def fitting(self, fits: Callable[[Problem], bool]) -> Epochs:
+        """As that of `Epochs`."""
+        return Epochs(self.problem_set).fitting(fits)
 
     def origin(self) -> Mapping[str, object]:
         """File and hash, or data set and revision."""

@@ -9,7 +9,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oar.errors import CheckpointError
-from oar.learner.checkpoint import OPTIMIZER_FOLDER, best_checkpoint, latest_checkpoint, load_state, save_checkpoint
+from oar.learner.checkpoint import (
+    OPTIMIZER_FOLDER,
+    best_checkpoint,
+    latest_checkpoint,
+    load_state,
+    nearest_checkpoint,
+    save_checkpoint,
+)
 from oar.learner.optimizer_state import load_optimizer
 from oar.tasks.words import build_tokenizer
 from tests.models import tiny_model
@@ -72,6 +79,14 @@ def test_the_best_outlives_the_last_ones(tmp_path):
     )  # who resumes from it is told; who trains on is not stopped
     save(tmp_path, 7, model, optimizer)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000006", "step_000007"]
+
+
+def test_the_nearest_one(tmp_path):
+    assert nearest_checkpoint(tmp_path, 10) is None
+    for step in (5, 10, 20):
+        (tmp_path / f"step_{step:06d}").mkdir()
+    for updates, nearest in ((0, 5), (7, 5), (8, 10), (10, 10), (15, 10), (16, 20), (90, 20)):
+        assert nearest_checkpoint(tmp_path, updates) == tmp_path / f"step_{nearest:06d}", updates
 
 
 def test_what_a_killed_run_left_half_written_is_cleared(tmp_path):

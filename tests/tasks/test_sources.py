@@ -122,6 +122,22 @@ def test_the_stream_depends_on_seed_and_place_alone() -> None:
     assert whole[:size] != whole[size : 2 * size]  # an epoch has an order of its own
 
 
+def test_problems_that_do_not_fit_are_left_out_and_counted() -> None:
+    everything = source()
+    longest = max(len(problem.question) for problem in everything.problem_set.problems)
+    shorter = everything.fitting(lambda problem: len(problem.question) < longest)
+    kept = [problem for problem in everything.problem_set.problems if len(problem.question) < longest]
+    assert {problem.id for problem in shorter.problems(1, 0, len(kept))} == {problem.id for problem in kept}
+    assert shorter.origin()["left_out_as_too_long"] == len(everything.problem_set.problems) - len(kept) >= 1
+    whole = everything.fitting(lambda problem: True)
+    assert whole.problems(3, 2, 7) == everything.problems(3, 2, 7)
+    assert whole.origin()["left_out_as_too_long"] == 0
+    with pytest.raises(DataError, match=r"No problem of math_train has a prompt that leaves room"):
+        everything.fitting(lambda problem: False)
+    words = WordsSource(["words1"])
+    assert words.fitting(lambda problem: False) is words
+
+
 def test_levels_that_are_not_there() -> None:
     with pytest.raises(
         DataError, match=r"data.source.levels must name levels of math_train \(1, 3, 4, 5\), but is \[2\]"
