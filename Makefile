@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train evaluate compare inspect reproduce-table1 recall bench-importance bench-verifier fidelity fault-drills data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ recall: setup ## Which signals find the tokens that are known to matter (OUT=)
 
 bench-importance: setup ## What importance costs and how true it is (OUT=)
 	@$(BIN)/python -m experiments.bench_importance $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+bench-learner: setup ## Seconds and peak memory of a training step against TRL's GRPOTrainer (OUT=)
+	@$(BIN)/python -m experiments.bench_learner $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
 
 bench-verifier: setup ## How many completions are graded a minute (OUT=)
 	@$(BIN)/python -m experiments.bench_verifier $(if $(OUT),'output_dir=$(OUT)') $(ARGS)

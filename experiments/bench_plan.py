@@ -1,7 +1,7 @@
 """What the benchmark of importance measures: validated before anything starts, and every measured case kept as JSON."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,28 +95,53 @@ class BenchConfig:
                     )
 
 
-class Bench:
+def train_config(overrides: Sequence[str]) -> TrainConfig:
+    """conf/train with these overrides, within a program of Hydra's. Raises ConfigError where they do not fit."""
+    try:
+        return validated(compose("train", list(overrides)), TrainConfig)
+    except HydraException as error:
+        said = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"conf/train cannot be composed with {' '.join(overrides)}: {said}.") from error
+
+
+class KeptCases:
+    """What is measured already, in `folder`: an interrupted benchmark goes on. `code`: hash of the code that measures."""
+
+    def __init__(self, folder: Path, progress: Progress, code: str) -> None:
+        self.folder, self.progress, self.code = folder, progress, code
+        self.kept = 0
+
+    def case(self, name: str, made_of: Mapping[str, Any], measure: Callable[[], Case]) -> Case:
+        """What was measured under this name by the same code on the same machine, else measured now and kept."""
+        here = {"code": self.code, "torch": versions()["torch"], "machine": gpu_name() or cpu_model()}
+        file = self.folder / "cases" / f"{name}-{config_hash({**made_of, **here})[:12]}.json"
+        if file.exists():
+            self.kept += 1
+        else:
+            with stage(self.progress, name):
+                found = measure()
+            write_text_atomic(file, json.dumps(found, allow_nan=False))
+        kept: Case = json.loads(file.read_text())
+        return kept
+
+
+class Bench(KeptCases):
     """What is to be measured, all of it validated before anything starts, and the cases that are there already."""
 
     def __init__(self, cfg: BenchConfig, folder: Path, progress: Progress) -> None:
         """Raises ConfigError for whatever cannot work."""
-        self.cfg, self.folder, self.progress = cfg, folder, progress
+        # What the measured thing and the reference are made of.
+        code = code_hash(ROOT / "experiments" / "bench_update.py", ROOT / "tests" / "importance" / "plain.py")
+        super().__init__(folder, progress, code)
+        self.cfg = cfg
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.grid = cfg.grids[("gpu" if self.device == "cuda" else "cpu") if cfg.grid == AUTO else cfg.grid]
         self.variants = {name: self._compose(overrides) for name, overrides in cfg.variants.items()}
         self.settings = self.variants[GRPO]
         self.estimators = {name: _build(variant, {}) for name, variant in self.variants.items()}
-        self.kept = 0
-        # What the measured thing and the reference are made of.
-        self.code = code_hash(ROOT / "experiments" / "bench_update.py", ROOT / "tests" / "importance" / "plain.py")
 
     def _compose(self, overrides: list[str]) -> TrainConfig:
-        every = [*self.cfg.overrides, f"seed={self.cfg.seed}", *overrides]
-        try:
-            return validated(compose("train", every), TrainConfig)
-        except HydraException as error:
-            said = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"conf/train cannot be composed with {' '.join(every)}: {said}.") from error
+        return train_config([*self.cfg.overrides, f"seed={self.cfg.seed}", *overrides])
 
     def candidates(self) -> list[str]:
         """The variants with a window (routes have one) or a budget."""
@@ -150,19 +175,6 @@ class Bench:
             if count
         ]
 
-    def case(self, name: str, made_of: Mapping[str, Any], measure: Callable[[], Case]) -> Case:
-        """What was measured under this name by the same code on the same machine, else measured now and kept."""
-        here = {"code": self.code, "torch": versions()["torch"], "machine": gpu_name() or cpu_model()}
-        file = self.folder / "cases" / f"{name}-{config_hash({**made_of, **here})[:12]}.json"
-        if file.exists():
-            self.kept += 1
-        else:
-            with stage(self.progress, name):
-                found = measure()
-            write_text_atomic(file, json.dumps(found, allow_nan=False))
-        kept: Case = json.loads(file.read_text())
-        return kept
-
     def description(self) -> Case:
         """What was measured, for the report."""
         keys = ("faithful", "step_rounds", "prompt_tokens", "answer_tokens")
@@ -170,7 +182,7 @@ class Bench:
             "threads": self.settings.learner.threads,
             "dtype": f"{self.grid.dtype} for the made-up models, {self.settings.model.dtype} for the embedded one",
             "probe": self.settings.probe.name,
-            "sizes": "; ".join(_told(size, found) for size, found in self.grid.sizes.items()),
+            "sizes": "; ".join(told_size(size, found) for size, found in self.grid.sizes.items()),
             "kept": f"{self.kept} cases were kept from an earlier call." if self.kept else "",
         }
 
@@ -183,7 +195,8 @@ def _build(variant: TrainConfig, options: Mapping[str, int]) -> ImportanceEstima
     return estimator
 
 
-def _told(size: str, found: SizeConfig) -> str:
+def told_size(size: str, found: SizeConfig) -> str:
+    """A size in words."""
     of = found.architecture
     width = f"hidden {of['hidden_size']}, intermediate {of['intermediate_size']}, vocabulary {of['vocab_size']}"
     counts = ", ".join(f"{count} of {length}" for length, count in found.lengths.items() if count)

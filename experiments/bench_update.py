@@ -202,22 +202,7 @@ class Synthetic:
 
     def model(self) -> PreTrainedModel:
         """Random weights."""
-        options = dict(self.architecture)
-        theta = options.pop("rope_theta")
-        architecture = Qwen2Config(
-            **options,
-            rope_parameters={"rope_type": "default", "rope_theta": theta},
-            pad_token_id=PAD,
-            eos_token_id=EOS,
-            bos_token_id=EOS,
-        )
-        torch.manual_seed(self.seed)
-        with torch.device(self.device):
-            model = AutoModelForCausalLM.from_config(
-                architecture, dtype=getattr(torch, self.dtype), attn_implementation="sdpa"
-            )
-        assert isinstance(model, PreTrainedModel)
-        return model.eval()
+        return made_up_model(self.architecture, self.dtype, self.device, self.seed)
 
     def batch(self, length: int) -> CompletionBatch:
         """Random tokens."""
@@ -236,6 +221,24 @@ class Synthetic:
             pad_id=PAD,
             device=self.device,
         )
+
+
+def made_up_model(options: Mapping[str, Any], dtype: str, device: str, seed: int) -> PreTrainedModel:
+    """A Qwen2 of the architecture `options` (keyword arguments of Qwen2Config) with random weights, dropout off."""
+    options = dict(options)
+    theta = options.pop("rope_theta")
+    architecture = Qwen2Config(
+        **options,
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        bos_token_id=EOS,
+    )
+    torch.manual_seed(seed)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(architecture, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    assert isinstance(model, PreTrainedModel)
+    return model.eval()
 
 
 def measure_seconds(
@@ -260,9 +263,7 @@ def measure_memory(case: Synthetic, estimator: ImportanceEstimator) -> dict[str,
     estimator above what is held when it is called.
     """
     like_the_learner(case.cfg.learner.threads)
-    # Whatever is freed goes back at once, so that it cannot be taken for memory that is still needed, or hide a peak.
-    if case.device == "cpu":
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
+    free_at_once(case.device)
     update = case.update({"": estimator})
     memory = PeakMemory(case.device)
     peaks: list[int] = []
@@ -289,6 +290,12 @@ def measure_memory(case: Synthetic, estimator: ImportanceEstimator) -> dict[str,
         "importance": by_completion(data.token_importance, mask),
         "weights": by_completion(data.token_weights, mask),
     }
+
+
+def free_at_once(device: str) -> None:
+    """What is freed goes back at once, so that it cannot be taken for memory that is still needed, or hide a peak. Slower."""
+    if device == "cpu":
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
 
 
 class PeakMemory:

@@ -109,13 +109,15 @@ def accumulate_gradient(
             scores = score_completions(model, batch, temperature=temperature)
         if look is not None:
             look(rows, scores)
+        logprobs = scores.logprobs
+        del scores  # the forward was kept for `look` alone: not over the backward pass and the next forward
         ref_logprobs = None
         if reference is not None:
             with torch.no_grad():
                 ref_logprobs = score_completions(reference, batch, temperature=temperature).logprobs
         old_logprobs = data.old_logprobs[rows]
         loss, sums = policy_loss(
-            scores.logprobs,
+            logprobs,
             old_logprobs,
             data.token_advantages[rows],
             scale[rows],

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +29,7 @@ from oar.costs import (
 )
 from oar.files import atomic_path, write_text_atomic
 from oar.reports.figures import COLOURS, MARKERS, STYLE
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A bound on one of the eight numbers; `compared`: what it is to be read against."""
-
-    key: str
-    what: str
-    compared: str
-    bound: float
-    at_least: bool = False
-
-    def row(self, value: float | None) -> list[str]:
-        """Its line in the table: the difference stands there where the bound is missed."""
-        if value is None:
-            measured, missed = "", "not measured"
-        else:
-            measured, over = f"{value:.2f}", (self.bound - value) if self.at_least else (value - self.bound)
-            missed = f"missed by {over:.2f}" if over > 0 else "yes"
-        bound = f"{'>=' if self.at_least else '<='} {self.bound:g}"
-        return [self.what, f"`{self.key}`", self.compared, bound, measured, missed]
-
+from oar.reports.pages import GOAL_HEADER, Goal, machine, table_lines
 
 GOALS = (
     Goal("oar_g_step_ratio", "whole training step with OAR-G / GRPO", "1.4 (the paper's own measurement)", 1.15),
@@ -181,9 +159,9 @@ def markdown(
     """The text of bench.md."""
     judged = f"`{chosen}`" if chosen else "none reached the bound (or the embedded task was not measured)"
     parts = [
-        INTRODUCTION.format(**run, **_machine(provenance)),
+        INTRODUCTION.format(**run, **machine(provenance)),
         "## Goals",
-        _lines(["", "key", "to compare", "goal", "measured", "reached"], [g.row(numbers[g.key]) for g in GOALS]),
+        table_lines(GOAL_HEADER, [g.row(numbers[g.key]) for g in GOALS]),
         f"The cheapest windowed or budgeted variant with Spearman >= {run['faithful']:g}, by the seconds of an update on the "
         f"embedded task: {judged}. {_growth_sentence(table)} {_memory_sentence(table)}",
     ]
@@ -279,7 +257,7 @@ def _method_table(rows: pd.DataFrame, columns: Mapping[str, tuple[str, str]], le
         [f"`{method}`", *(cell(method, metric, form) for metric, (_, form) in shown.items())]
         for method in [*rows["method"].unique(), *left_out]
     ]
-    return _lines(["", *(title for title, _ in shown.values())], lines)
+    return table_lines(["", *(title for title, _ in shown.values())], lines)
 
 
 def _growth_sentence(table: pd.DataFrame) -> str:
@@ -304,13 +282,3 @@ def _memory_sentence(table: pd.DataFrame) -> str:
             ours, update = value[size, length, EXACT, metric], value[size, length, GRPO, "update_peak_mib"]
             told.append(f"{size} {length:g}: {ours:.1f} / {update:.1f}")
     return f"Peak extra memory of exact OAR-P / of GRPO's update, MiB: {', '.join(told)}." if told else ""
-
-
-def _machine(provenance: Mapping[str, Any]) -> dict[str, str]:
-    versions = provenance["versions"]
-    device = provenance["gpu"] or provenance["cpu"]
-    return {"machine": f"{device}, {provenance['cores']} logical cores, torch {versions['torch']}"}
-
-
-def _lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])

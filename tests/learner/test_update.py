@@ -18,6 +18,7 @@ from oar.importance import (
     UniformImportance,
 )
 from oar.learner.update import LossInputs, accumulate_gradient, learning_rate
+from oar.losses import loss_scale, policy_loss
 from oar.probes import AnswerMeanProbe
 from oar.scoring import score_completions
 from tests.models import random_batch, tiny_model
@@ -66,6 +67,48 @@ def test_micro_batches_give_the_same_gradient(aggregation, with_reference):
         torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
         assert part_report == pytest.approx(report, abs=1e-6)
     assert float(whole.norm()) > 0.01
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
+def test_lengths_sorted_into_micro_batches_change_nothing(aggregation):
+    """Rows of like length go together, cut to their longest: the gradient of one forward over the batch as it was drawn."""
+    model = tiny_model()
+    data = loss_inputs(model, off_policy=0.3)
+    mask = data.batch.completion_mask
+    model.zero_grad(set_to_none=True)
+    policy_loss(
+        score_completions(model, data.batch, temperature=1.0).logprobs,
+        data.old_logprobs,
+        data.token_advantages,
+        loss_scale(mask, aggregation, 16),
+        clip_eps_low=CFG.clip_eps_low,
+        clip_eps_high=CFG.clip_eps_high,
+    )[0].backward()
+    padded = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    cfg = replace(CFG, aggregation=aggregation, micro_batch_size=2)
+    reports = []
+    for seed in range(3):
+        order = torch.randperm(len(mask), generator=torch.Generator().manual_seed(seed))
+        drawn = LossInputs.of(data.batch.rows(order), data.advantages[order])
+        drawn.old_logprobs, drawn.token_advantages = data.old_logprobs[order], data.token_advantages[order]
+        seen = {}
+
+        def look(rows, scores, drawn=drawn, seen=seen):
+            assert scores.forward.hidden.shape[1] == int(
+                (drawn.batch.prompt_lengths + drawn.batch.completion_lengths)[rows].max()
+            )
+            seen.update(zip(rows.tolist(), scores.logprobs.detach(), strict=True))
+
+        found, report = gradient(model, drawn, cfg, look=look)
+        torch.testing.assert_close(found, padded, atol=1e-6, rtol=1e-5)
+        reports.append(report)
+        assert sorted(seen) == [row for row in range(len(mask)) if drawn.advantages[row] != 0]
+        with torch.no_grad():
+            expected = score_completions(model, drawn.batch, temperature=1.0).logprobs
+        for row, logprobs in seen.items():
+            torch.testing.assert_close(logprobs, expected[row], atol=2e-6, rtol=1e-5)
+    assert reports[1] == pytest.approx(reports[0], abs=1e-6)
+    assert reports[2] == pytest.approx(reports[0], abs=1e-6)
 
 
 def test_gradient_is_that_of_the_textbook_objective():

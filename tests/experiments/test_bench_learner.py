@@ -1,0 +1,146 @@
+"""The comparison with TRL: what it refuses, that both sides get the same, and that every number of the page is measured."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from hydra import initialize_config_dir
+from rich.progress import Progress
+
+from experiments.bench_learner import BenchLearner, BenchLearnerConfig
+from experiments.bench_update import WARM_UP_LENGTH
+from experiments.learner_sides import SIDES, Steps, loss_inputs, measure_oar
+from oar.config import validated
+from oar.errors import ConfigError
+from oar.reports.bench_learner import Where, case_rows, summary, tidy, write_bench_learner
+from tests.test_config import CONF, composed
+
+SMALL = ("sizes.qwen_slice.lengths={256:0,1024:0,2048:0}", "sizes.embedded.lengths={256:4,1024:0,2048:0}")
+HEADLINE = Where("embedded", 256, "equal")
+
+
+def bench(folder: Path, *overrides: str) -> BenchLearner:
+    headline = [f"headline.{key}={value}" for key, value in HEADLINE._asdict().items()]
+    cfg = validated(composed(*SMALL, *headline, *overrides, name="bench_learner"), BenchLearnerConfig)
+    with initialize_config_dir(str(CONF), version_base=None):
+        return BenchLearner(cfg, folder, Progress())
+
+
+def test_the_default_has_its_headline_and_sides() -> None:
+    cfg = validated(composed(name="bench_learner"), BenchLearnerConfig)
+    assert set(cfg.sides) == set(SIDES)
+    assert Where("qwen_slice", 2048, "equal") in [where for where, _ in cfg.cases()]
+    # A twelfth of Qwen2.5-0.5B.
+    architecture = cfg.sizes["qwen_slice"].architecture
+    assert architecture["num_hidden_layers"] * 12 == 24
+    assert architecture["vocab_size"] == round(151936 / 12)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rounds=0", "rounds must be 1 or more"),
+        ("sides=[oar]", "sides must be some of .* oar and trl among them"),
+        ("sides=[oar,trl,verl]", "sides must be some of"),
+        ("batches.spread=0", "share above 0"),
+        ("headline.length=512", "headline must be one of the cases"),
+        ("overrides=['learner.aggregation=token_mean']", "aggregation must be sequence_mean"),
+        ("overrides=['learner.num_generations=8','learner.micro_batch_size=1']", "multiple of learner.num_generations"),
+        ("overrides=['learner.num_generations=2','learner.micro_batch_size=3']", "multiple of .*micro_batch_size"),
+        ("overrides=['method=best']", "cannot be composed"),
+    ],
+)
+def test_bad_values_are_refused(override: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        bench(tmp_path, override)
+
+
+def test_batches_have_the_lengths_they_say(tmp_path: Path) -> None:
+    found = bench(tmp_path)
+    equal, spread = (found.steps(HEADLINE._replace(batch=batch), 4) for batch in ("equal", "spread"))
+    assert {len(ids) for ids in equal.completions} == {256}
+    assert {len(ids) for ids in equal.prompts} == {64}
+    lengths = [len(ids) for ids in spread.completions]
+    assert lengths[0] == max(lengths) == 256
+    assert min(lengths) >= 32
+    assert len(set(lengths)) > 1
+    assert [len(values) for values in spread.old_logprobs] == lengths
+    assert spread.prompts[0] == spread.prompts[1] != spread.prompts[2], "a group has one prompt"
+    assert found.steps(HEADLINE, 4) == equal
+
+
+def small(tmp_path: Path) -> Steps:
+    steps = bench(tmp_path).steps(HEADLINE._replace(batch="spread"), 4)
+    return replace(
+        steps,
+        completions=[ids[: len(ids) // 4] for ids in steps.completions],
+        old_logprobs=[values[: len(values) // 4] for values in steps.old_logprobs],
+        steps=2,
+    )
+
+
+def test_our_side_counts_its_tokens_and_leaves_the_short_step_out(tmp_path: Path) -> None:
+    steps = small(tmp_path)
+    found, recomputed = (measure_oar(steps, recompute, False) for recompute in (False, True))
+    assert [len(found[name]) for name in ("seconds", "losses", "gradient_norms", "tokens")] == [2] * 4
+    # One completion in a micro-batch: nothing is padded.
+    assert found["tokens"] == [sum(map(len, steps.prompts + steps.completions))] * 2
+    assert found["losses"][0] != found["losses"][1] != 0
+    assert recomputed["losses"] == pytest.approx(found["losses"], abs=1e-6)
+    data = loss_inputs(steps.short())
+    assert int(data.batch.completion_lengths.max()) == WARM_UP_LENGTH
+    assert torch.equal(data.old_logprobs, data.batch.sampler_logprobs)
+
+
+# From rounds to numbers, by hand.
+
+
+def measured(seconds: list[float], losses: list[float], tokens: int, peak: int | None = None) -> dict[str, object]:
+    norms = [10 * loss for loss in losses]
+    return {"seconds": seconds, "losses": losses, "gradient_norms": norms, "tokens": [tokens] * 2, "peak": peak}
+
+
+ROUNDS = [
+    {"oar": measured([1.0, 2.0], [0.5, 0.25], 100), "trl": measured([4.0, 4.0], [0.5, 0.25], 150)},
+    {"oar": measured([3.0, 9.0], [0.5, 0.25], 100), "trl": measured([8.0, 4.0], [0.5, 0.25], 150)},
+]
+MEMORY = {"oar": measured([9.0], [0.5002], 100, 3 * 2**20), "trl": measured([9.0], [0.5], 150, 12 * 2**20)}
+
+
+def test_numbers_by_hand(tmp_path: Path) -> None:
+    table = tidy(case_rows(HEADLINE, 100, ROUNDS, MEMORY))
+    value = table.set_index(["side", "metric"])["value"]
+    assert value["oar", "seconds"] == 2.5
+    assert value["oar", "seconds_q1"] == 1.75
+    assert value["oar", "time_ratio"] == 2.5 / 4
+    assert value["oar", "peak_mib"] == 3
+    assert value["oar", "memory_ratio"] == 0.25
+    assert value["oar", "padding"] == 0
+    assert value["trl", "padding"] == 0.5
+    assert value["oar", "loss_abs_diff"] == pytest.approx(2e-4)
+    assert value["oar", "norm_rel_diff"] == pytest.approx(4e-4)
+    assert value["trl", "loss_abs_diff"] == 0
+
+    worse = table.assign(length=1024).replace({"value": {value["oar", "loss_abs_diff"]: 0.125, 0.625: 0.5}})
+    both = pd.concat([table, worse])
+    numbers = summary(both, HEADLINE)
+    assert numbers == {"time_ratio_vs_trl": 0.625, "memory_ratio_vs_trl": 0.25, "loss_abs_diff": 0.125}
+
+    run = {"trl": "1.2", "threads": 1, "dtype": "float32", "rounds": 2, "steps": 2, "micro_batch_size": 1}
+    run |= {"old_noise": 0.1, "sizes": "S", "batches": "B"}
+    machine = {"versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2, "command": "python -m this"}
+    found = write_bench_learner(both, tmp_path, headline=HEADLINE, run=run, provenance=machine)
+    assert found == numbers
+    page = (tmp_path / "bench.md").read_text()
+    assert "| <= 0.8 | 0.62 | yes |" in page
+    assert "missed by 1.2e-01" in page
+    assert "| `oar` | 2.5 [1.75, 4.5] | 0.62 | 3 | 0.25 | 0% |" in page
+    assert (tmp_path / "bench.png").stat().st_size > 10_000
+
+
+def test_memory_that_cannot_be_told_is_blank() -> None:
+    memory = {side: {**found, "peak": None} for side, found in MEMORY.items()}
+    table = tidy(case_rows(HEADLINE, 100, ROUNDS, memory))
+    assert summary(table, HEADLINE)["memory_ratio_vs_trl"] is None

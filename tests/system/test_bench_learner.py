@@ -1,0 +1,42 @@
+"""The comparison with TRL, small, with the real trainer: the same losses, the last line, a second call that measures nothing."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.experiments.test_bench_learner import SMALL
+from tests.system.conftest import run
+
+pytestmark = [pytest.mark.system]
+
+
+@pytest.mark.timeout(600)
+def test_both_sides_compute_the_same_and_a_second_call(tmp_path: Path) -> None:
+    options = [
+        f"output_dir={tmp_path}",
+        *SMALL,
+        "headline.size=embedded",
+        "headline.length=256",
+        "headline.batch=spread",
+    ]
+    options += ["~batches.equal", "rounds=1", "steps=1", "sides=[oar,trl]"]
+    code, output = run("bench_learner", *options)
+    assert code == 0, output
+    numbers = json.loads(output.splitlines()[-1])
+    assert set(numbers) == {"time_ratio_vs_trl", "memory_ratio_vs_trl", "loss_abs_diff"}
+    assert numbers["loss_abs_diff"] < 1e-5
+    assert 0 < numbers["time_ratio_vs_trl"] < 10
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == [
+        *("bench.csv", "bench.md", "bench.png", "provenance.json"),
+    ]
+    table = pd.read_csv(tmp_path / "bench.csv")
+    value = table.set_index(["side", "metric"])["value"]
+    assert value["oar", "norm_rel_diff"] < 1e-4, "not only the loss: the gradient too"
+    assert value["oar", "padding"] == 0
+    assert value["trl", "padding"] > 0.1, "it pads to the longest completion of the batch"
+
+    code, output = run("bench_learner", *options)
+    assert code == 0, output
+    assert json.loads(output.splitlines()[-1]) == numbers
