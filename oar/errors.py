@@ -31,3 +31,7 @@ class CheckpointError(OarError):
 
 class RankError(OarError):
     """A rank of the learner is lost."""
+
+
+class MissingPackageError(OarError, ImportError):
+    """A package that only this part of OAR needs is not installed."""

@@ -1,0 +1,295 @@
+"""OAR inside TRL: `OARGRPOTrainer` is TRL's GRPOTrainer whose tokens carry their share of the advantage (docs/TRL.md).
+
+TRL draws, rewards, computes the loss and steps. When a batch of completions is there, token weights are computed for it once,
+and the loss is given token advantages (B, T) in place of advantages (B,), which TRL's loss takes as they are.
+"""
+
+import inspect
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from oar.batch import CompletionBatch, collate
+from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
+from oar.credit import assign_credit
+from oar.errors import ConfigError, DataError, MissingPackageError
+from oar.gating import weight_metrics
+from oar.importance import CreditInputs, ImportanceEstimator, PositionImportance, RandomImportance, UniformImportance
+from oar.integrations.methods import estimator_named, gating_named
+from oar.learner.gate import make_gate
+from oar.probes import make_probe
+from oar.scoring import Scores, score_completions
+from oar.seeding import derive_seed
+from oar.tasks.task import Task
+
+try:
+    from accelerate.utils import is_peft_model
+    from trl import GRPOConfig, GRPOTrainer
+except ImportError as error:
+    raise MissingPackageError(
+        f"oar.integrations.trl needs TRL, but there is none ({error}): pip install trl==1.16.0."
+    ) from error
+
+if not hasattr(GRPOTrainer, "_generate_and_score_completions"):
+    # Without the hook below every run would be plain GRPO, and nobody would notice.
+    raise MissingPackageError("oar.integrations.trl does not fit this version of TRL: pip install trl==1.16.0.")
+
+UNSCORED = (UniformImportance, RandomImportance, PositionImportance)  # they look at nothing that a forward says
+MAX_LOGPROB_DIFF = {True: 1e-3, False: 0.05}  # nats, mean; float32 or not: the bounds of conf/sync and of conf/profile
+
+
+@dataclass
+class OARGRPOConfig(GRPOConfig):
+    """What GRPOConfig holds, and how credit is assigned. The defaults are those of conf/; `beta` is still TRL's KL coefficient.
+
+    Raises ConfigError where a name is not known or a number out of range.
+    """
+
+    method: str = field(
+        default="oar_g",
+        metadata={
+            "help": "Which signal says what a token is worth: grpo, oar_p, oar_p_routes, oar_p_window, oar_p_budget, oar_g, "
+            "oar_gn, or the controls entropy, random, position, shuffled, inverted."
+        },
+    )
+    marker: str = field(
+        default="\\boxed{",
+        metadata={"help": "Text that announces the answer in a completion; what comes before reasons."},
+    )
+    gating: str = field(
+        default="bilevel",
+        metadata={"help": "From importance to weights: bilevel, boost_only, suppress_only, none or released_drift."},
+    )
+    gating_tau: float = field(default=0.4, metadata={"help": "Threshold level in [0, 1] (paper)."})
+    gating_beta: float = field(default=2.0, metadata={"help": "Strength of the boost (paper)."})
+    gating_floor: float = field(default=0.1, metadata={"help": "Smallest weight before rescaling."})
+    gating_threshold: str = field(
+        default="quantile",
+        metadata={"help": "quantile: the threshold is the completion's tau-quantile; absolute: it is tau itself."},
+    )
+    probe: str = field(
+        default="warmup",
+        metadata={
+            "help": "What stands for the model's answer: lt_logits, as_mean, as_joint, or warmup, one after the other."
+        },
+    )
+    probe_warmup_steps: int = field(
+        default=20, metadata={"help": "Batches of completions with lt_logits before as_mean, where probe is warmup."}
+    )
+    probe_conclude: str | None = field(
+        default=None, metadata={"help": "Text that lt_logits puts behind the reasoning; by default the marker."}
+    )
+    counterfactual: str = field(
+        default="pad",
+        metadata={"help": "What OAR-P changes a token to: pad, random_token, resampled or knockout."},
+    )
+    times_surprisal: bool = field(
+        default=False, metadata={"help": "Whether importance is multiplied by -logprob of its token before gating."}
+    )
+
+    def __post_init__(self) -> None:
+        CounterfactualConfig(self.counterfactual)
+        self.make_estimator()
+        self.gating_settings()
+        ProbeConfig(self.probe, self.probe_warmup_steps, self.probe_conclude)
+        super().__post_init__()
+
+    def make_estimator(self) -> ImportanceEstimator:
+        """What `method` and `counterfactual` name."""
+        return estimator_named(self.method, self.counterfactual)
+
+    def gating_settings(self) -> GatingConfig:
+        """What `gating` names, with the numbers given here."""
+        return gating_named(
+            self.gating,
+            tau=self.gating_tau,
+            beta=self.gating_beta,
+            floor=self.gating_floor,
+            threshold=self.gating_threshold,
+        )
+
+
+class OARGRPOTrainer(GRPOTrainer):
+    """Takes what TRL's GRPOTrainer takes, with an OARGRPOConfig as `args`.
+
+    Every batch of completions that is trained on gets token weights, seeded by `args.seed`; evaluation is TRL's own. Metrics
+    `weights/*`, `probe/fallback_share` and `seconds/credit` go where TRL's go. Raises ConfigError for what is not supported.
+    """
+
+    args: OARGRPOConfig
+    model: PreTrainedModel
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        given = inspect.signature(GRPOTrainer.__init__).bind(self, *positional, **named).arguments
+        refuse_unsupported(given)
+        super().__init__(*positional, **named)
+        if self._is_vlm:
+            raise ConfigError(
+                "processing_class must be a tokenizer, but is of a model that sees images: train one of text."
+            )
+        self.task = Task(self._tokenizer, self.args.marker)
+        self.estimator = self.args.make_estimator()
+        self.gate = make_gate(self.args.gating_settings())
+        self._forward_is_proven = False
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self.model.training:  # the completions of an evaluation are drawn for their rewards
+            started = time.perf_counter()
+            batch, advantages = self.completion_batch(output), output["advantages"]
+            weights = self.token_weights(batch, advantages, output)
+            output["advantages"] = advantages[:, None].repeat(1, output["completion_ids"].shape[1])
+            output["advantages"][:, : weights.shape[1]] *= weights
+            self._note(batch, advantages, weights, time.perf_counter() - started)
+        return output
+
+    def completion_batch(self, output: Mapping[str, Any]) -> CompletionBatch:
+        """What TRL made of a batch, as this package has it; a completion that TRL leaves out of the loss has no tokens.
+
+        Raises DataError where a completion holds tokens that the policy did not write.
+        """
+        if "tool_mask" in output:
+            raise DataError("Every token of a completion must be the policy's own: leave env_mask out of rollout_func.")
+        prompts, completions = (
+            [ids[mask].tolist() for ids, mask in zip(output[f"{part}_ids"], output[f"{part}_mask"].bool(), strict=True)]
+            for part in ("prompt", "completion")
+        )
+        return collate(
+            prompts,
+            completions,
+            [[0.0] * len(ids) for ids in completions],  # no estimator looks at them
+            [self.task.segments(ids) for ids in completions],
+            pad_id=self.task.pad_id,
+            device=output["completion_ids"].device,
+        )
+
+    def token_weights(self, batch: CompletionBatch, advantages: Tensor, output: Mapping[str, Any]) -> Tensor:
+        """(B, T), as the learner's: 1 but for completions that have an answer and an advantage (B,) other than 0."""
+        step, cfg = self.batches_drawn, self.args
+        conclude = self.task.encode_marker(cfg.probe_conclude)
+        probe = make_probe(cfg.probe, conclude, step=step, warmup_steps=cfg.probe_warmup_steps)
+        weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
+        index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
+        with self._policy() as policy:
+            for rows in batch.micro_batches(index, cfg.per_device_train_batch_size):
+                some = batch.rows(rows)
+                credit = assign_credit(
+                    CreditInputs(
+                        policy,
+                        some,
+                        probe,
+                        self._scores(policy, some, rows, output),
+                        torch.tensor([derive_seed(cfg.seed, "credit", step, row) for row in rows.tolist()]),
+                    ),
+                    advantages[rows],
+                    self.estimator,
+                    self.gate,
+                    times_surprisal=cfg.times_surprisal,
+                )
+                weights[rows] = credit.token_weights
+        return weights
+
+    @property
+    def batches_drawn(self) -> int:
+        """How many batches of completions there were before this one: the learner's step, for the probe and for seeds."""
+        cfg = self.args
+        assert cfg.steps_per_generation is not None  # GRPOConfig has filled it in
+        # What TRL itself counts (_step) starts again in a run that goes on from a checkpoint.
+        forwards = (
+            self.state.global_step * cfg.gradient_accumulation_steps + self._step % cfg.gradient_accumulation_steps
+        )
+        return forwards // (cfg.steps_per_generation * self.num_iterations)
+
+    @contextmanager
+    def _policy(self) -> Iterator[PreTrainedModel]:
+        """The model that is trained, without wrappers, without dropout, in the precision of TRL's own forwards."""
+        model = self.accelerator.unwrap_model(self.model)
+        model = model.get_base_model() if is_peft_model(model) else model
+        self.model.eval()
+        try:
+            with self.accelerator.autocast():
+                yield model
+        finally:
+            self.model.train()
+
+    @torch.no_grad()
+    def _scores(
+        self, policy: PreTrainedModel, some: CompletionBatch, rows: Tensor, output: Mapping[str, Any]
+    ) -> Scores:
+        if isinstance(self.estimator, UNSCORED) and not self.args.times_surprisal:
+            nothing = torch.zeros(some.completion_mask.shape, device=some.input_ids.device)
+            return Scores(nothing, nothing)
+        scores = score_completions(policy, some, temperature=self.temperature)
+        if not self._forward_is_proven:
+            self._prove_forward(scores.logprobs, some.completion_mask, rows, output)
+        return scores
+
+    def _prove_forward(self, logprobs: Tensor, mask: Tensor, rows: Tensor, output: Mapping[str, Any]) -> None:
+        """Compare logprobs (R, T) under `mask` with those of TRL's own forward. Raises DataError where they differ.
+
+        The pieces run a model as embeddings, decoder and a linear head; a model may do more (cap its logits, put an adapter's
+        prompt before the tokens), and then weights would be of another model.
+        """
+        ids, attended = (
+            torch.cat([output[f"prompt_{part}"][rows], output[f"completion_{part}"][rows]], dim=1)
+            for part in ("ids", "mask")
+        )
+        own, _, _ = self._get_per_token_logps_and_entropies(
+            self.model, ids, attended, output["completion_ids"].shape[1]
+        )
+        difference = float((own[:, : mask.shape[1]] - logprobs)[mask].abs().mean())
+        exact = self.model.dtype == torch.float32 and self.accelerator.mixed_precision == "no"
+        if not difference <= MAX_LOGPROB_DIFF[exact]:
+            raise DataError(
+                f"OAR's forward of the model must be TRL's, but their logprobs differ by {difference:.3g} nats on average: "
+                "train a decoder whose logits are a linear head's (as Qwen2's), fully or with LoRA."
+            )
+        self._forward_is_proven = True
+
+    def _note(self, batch: CompletionBatch, advantages: Tensor, weights: Tensor, seconds: float) -> None:
+        """Diagnostics of the weights (docs/METHOD.md §8) by the learner's names; fallbacks are a share of what is in the loss."""
+        credited, in_loss = batch.has_answer & (advantages != 0), batch.completion_lengths > 0
+        metrics = weight_metrics(weights[credited], batch.reasoning_mask[credited])
+        metrics = {f"weights/{name}": value for name, value in metrics.items()}
+        metrics["probe/fallback_share"] = float((~batch.has_answer)[in_loss].float().mean())
+        metrics["seconds/credit"] = seconds
+        for name, value in metrics.items():
+            self._metrics["train"][name].append(value)
+        if not batch.has_answer.any():
+            warnings.warn(
+                f"No completion of a batch announces an answer with {self.args.marker!r} (marker), so all tokens weigh 1.",
+                stacklevel=2,
+            )
+
+
+def refuse_unsupported(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for arguments of GRPOTrainer with which token weights would be wrong, or are not known to be right."""
+    args = given.get("args")
+    if not isinstance(args, OARGRPOConfig):
+        raise ConfigError(
+            f"args must be an OARGRPOConfig, but is {type(args).__name__}: it says how credit is assigned."
+        )
+    for name in ("tools", "environment_factory"):
+        if given.get(name):
+            raise ConfigError(
+                f"{name} must not be given: credit is for completions whose tokens the policy wrote itself."
+            )
+    if args.world_size > 1 or args.deepspeed or args.fsdp:
+        raise ConfigError(
+            "OARGRPOTrainer must run in one process without DeepSpeed and FSDP, since with several nothing was tested: start it "
+            "with python, or train with learner.ranks of experiments.train."
+        )
+    if args.use_liger_kernel:
+        raise ConfigError("use_liger_kernel must be false: it replaces layers that counterfactuals run through.")
+    if args.importance_sampling_level == "sequence" and args.method != "grpo":
+        raise ConfigError(
+            "importance_sampling_level must be 'token' for token weights: under one ratio for a whole completion, weights of "
+            "mean 1 change nothing."
+        )

@@ -1,0 +1,299 @@
+"""OAR in TRL's trainer gives tokens the weights that the learner gives them, and leaves everything else TRL's."""
+
+import ast
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("trl")
+
+from peft import LoraConfig, get_peft_model
+from trl import GRPOConfig, GRPOTrainer
+
+from oar.errors import ConfigError, DataError
+from oar.integrations.methods import estimator_named, gating_named
+from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
+from oar.learner.gate import make_gate
+from tests.integrations.completions import (
+    CUT,
+    PROBLEMS,
+    SILENT,
+    TEXTS,
+    encoded,
+    generated,
+    learnt_weights,
+    policy,
+    prompt_ids,
+    rewards,
+    trainer,
+)
+from tests.test_config import CONF, composed
+
+ROOT = Path(__file__).parents[2]
+
+
+class Plain(GRPOTrainer):
+    CONFIG = GRPOConfig
+
+
+def metrics(made: Any) -> dict[str, float]:
+    return {name: values[-1] for name, values in made._metrics["train"].items()}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "settings"),
+    [
+        (["method=grpo"], {"method": "grpo"}),
+        (["method=oar_g", "probe.warmup_steps=4"], {"method": "oar_g", "probe_warmup_steps": 4}),  # lt_logits
+        (["method=oar_g", "probe.warmup_steps=3"], {"method": "oar_g", "probe_warmup_steps": 3}),  # as_mean
+        (["method=oar_p", "gating.tau=0.6"], {"method": "oar_p", "gating_tau": 0.6}),
+        (
+            ["method=oar_gn", "probe=as_joint", "gating=suppress_only", "gating.threshold=absolute"],
+            {"method": "oar_gn", "probe": "as_joint", "gating": "suppress_only", "gating_threshold": "absolute"},
+        ),
+        (["method=entropy", "gating.beta=1"], {"method": "entropy", "gating_beta": 1.0}),
+        (["method=random", "gating.floor=0.3"], {"method": "random", "gating_floor": 0.3}),
+        (["method=shuffled", "counterfactual=knockout"], {"method": "shuffled", "counterfactual": "knockout"}),
+        (["method=grpo", "method.times_surprisal=true"], {"method": "grpo", "times_surprisal": True}),
+    ],
+)
+def test_weights_are_the_learners(tmp_path: Path, overrides: list[str], settings: dict[str, Any]) -> None:
+    made = trainer(tmp_path, **settings)
+    output = generated(made)
+    weights, advantages = learnt_weights(*overrides)
+    torch.testing.assert_close(output["advantages"], advantages, atol=2e-5, rtol=2e-5)
+    plain = overrides == ["method=grpo"]
+    assert bool((weights == 1).all()) == plain
+    # Two of eight completions have no answer, and one more than these no advantage of its own to share.
+    found = metrics(made)
+    assert found["probe/fallback_share"] == 2 / 8
+    assert (found["weights/ess_ratio"] == 1) == plain
+    for row, text in enumerate(TEXTS):
+        if text in (SILENT, CUT):
+            assert (weights[row] == 1).all()
+
+
+def test_left_padding_and_the_order_of_rows_do_not_matter(tmp_path: Path) -> None:
+    """Prompts differ in length, so TRL has padded the shorter ones at the left."""
+    made = trainer(tmp_path, pad_to_multiple_of=16)
+    output = generated(made)
+    assert (output["prompt_mask"][:4, 0] == 0).all()
+    batch = made.completion_batch(output)
+    assert [batch.input_ids[row, : len(ids)].tolist() for row, ids in enumerate(prompt_ids())] == prompt_ids()
+    _, advantages = learnt_weights("method=oar_g")
+    width = advantages.shape[1]
+    assert output["advantages"].shape == output["completion_ids"].shape == (8, 32)
+    torch.testing.assert_close(output["advantages"][:, :width], advantages, atol=2e-5, rtol=2e-5)
+
+
+def test_with_grpo_losses_and_weights_are_trls_to_the_bit(tmp_path: Path) -> None:
+    ends = {}
+    for kind, settings in ((Plain, {}), (OARGRPOTrainer, {"method": "grpo"})):
+        made = trainer(tmp_path, kind=kind, **settings)
+        made.train()
+        losses = [entry["loss"] for entry in made.state.log_history if "loss" in entry]
+        ends[kind] = losses, [weight.detach().clone() for weight in made.model.parameters()]
+    (plain, plain_weights), (own, own_weights) = ends.values()
+    assert len(plain) == 2
+    assert own == plain
+    assert all(torch.equal(one, other) for one, other in zip(own_weights, plain_weights, strict=True))
+
+
+def test_the_gradient_is_that_of_weighted_tokens(tmp_path: Path) -> None:
+    """Against a naive sum over completions, one by one, without padding: mean over completions of the mean of w A log p."""
+    made = trainer(tmp_path, per_device_train_batch_size=8, gradient_accumulation_steps=1, beta=0.0)
+    output = generated(made)
+    made.current_gradient_accumulation_steps = 1
+    loss = made.compute_loss(made.model, output)
+    loss.backward()
+    model = policy()
+    _, advantages = learnt_weights("method=oar_g")
+    naive = torch.zeros(())
+    for prompt, text, shares in zip(prompt_ids(), TEXTS, advantages, strict=True):
+        ids = encoded(text)
+        logprobs = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        naive = naive - (shares[: len(ids)] * logprobs[range(len(ids)), ids]).mean() / len(TEXTS)
+    naive.backward()
+    for (name, weight), expected in zip(made.model.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(
+            weight.grad, expected.grad, atol=1e-5, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    # Weights have mean 1, so what a step sums to is what it was; only where it goes differs.
+    uniform = torch.autograd.grad(
+        made.compute_loss(made.model, output | {"advantages": output["advantages"].mean(1)}), made.model.lm_head.weight
+    )[0]
+    assert (uniform - made.model.lm_head.weight.grad).abs().max() > 1e-4
+
+
+def test_completions_that_trl_masks_have_no_weights_and_do_not_count(tmp_path: Path) -> None:
+    made = trainer(tmp_path, mask_truncated_completions=True)
+    output = generated(made)
+    found = metrics(made)
+    cut = [row for row, text in enumerate(TEXTS) if not text.endswith("<eos>")]
+    assert len(cut) == 2
+    assert (output["completion_mask"][cut] == 0).all()
+    assert all(len(output["advantages"][row].unique()) == 1 for row in cut)
+    assert found["probe/fallback_share"] == pytest.approx(1 / 6)
+    _, advantages = learnt_weights("method=oar_g")
+    rest = [row for row in range(8) if row not in cut]
+    torch.testing.assert_close(output["advantages"][rest], advantages[rest], atol=2e-5, rtol=2e-5)
+
+
+def test_training_logs_what_weights_do_and_evaluation_is_trls(tmp_path: Path) -> None:
+    made = trainer(tmp_path, method="oar_p", gradient_checkpointing=True, bf16=True)
+    made.train()
+    (first, second) = [entry for entry in made.state.log_history if "loss" in entry]
+    for entry in (first, second):
+        assert 0 < entry["weights/ess_ratio"] < 1
+        assert entry["weights/max"] > 1
+        assert 0 < entry["weights/suppressed_share"] < 1
+        assert 0 < entry["weights/boosted_share"] < 1
+        assert entry["probe/fallback_share"] == 2 / 8
+        assert entry["seconds/credit"] > 0
+    assert made.model.training
+    made.model.eval()
+    output = made._generate_and_score_completions([{"prompt": p.question} for p in PROBLEMS for _ in range(4)])
+    assert output["advantages"].shape == (8,)
+
+
+def test_batches_are_counted_across_updates_and_after_a_resume(tmp_path: Path) -> None:
+    made = trainer(tmp_path, num_iterations=2)  # a batch is trained on twice: two updates of four forwards
+    for made.state.global_step, made._step, drawn in ((0, 0, 0), (1, 4, 0), (2, 8, 1), (7, 0, 3), (8, 0, 4)):
+        assert made.batches_drawn == drawn
+    made = trainer(tmp_path, steps_per_generation=8)  # a batch is for two updates
+    for made.state.global_step, made._step, drawn in ((0, 0, 0), (2, 8, 1), (6, 0, 3)):
+        assert made.batches_drawn == drawn
+
+
+def test_lora_is_credited_with_its_own_weights(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    adapter = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    made = trainer(tmp_path, model=get_peft_model(policy(), adapter))
+    adapted = generated(made)["advantages"]
+    assert made._forward_is_proven
+    merged = made.model.merge_and_unload()
+    torch.testing.assert_close(generated(trainer(tmp_path, model=merged))["advantages"], adapted, atol=1e-4, rtol=1e-3)
+    assert (generated(trainer(tmp_path))["advantages"] - adapted).abs().max() > 0.01
+
+
+def test_a_model_whose_logits_are_more_than_a_head_is_refused(tmp_path: Path) -> None:
+    model = policy()
+    model.config.final_logit_softcapping = 1.0  # as Gemma 2's 30: TRL's forward caps the logits
+    with pytest.raises(DataError, match="forward of the model must be TRL's"):
+        generated(trainer(tmp_path, model=model))
+
+
+def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
+    made = trainer(tmp_path, marker="\\boxed{", probe="as_mean", probe_conclude="####")
+    with pytest.warns(UserWarning, match=r"No completion of a batch announces an answer with '\\\\boxed\{'"):
+        output = generated(made)
+    assert metrics(made)["probe/fallback_share"] == 1
+    means: Tensor = output["advantages"][:, 0]
+    assert torch.equal(output["advantages"], means[:, None].expand_as(output["advantages"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"method": "oracle_causal"}, "method must be one of grpo, oar_p, .* but is 'oracle_causal'"),
+        ({"gating": "soft"}, "gating must be one of bilevel, .* but is 'soft'"),
+        ({"gating_tau": 1.5}, r"gating\.tau must be between 0 and 1, but is 1\.5"),
+        ({"probe": "mean"}, r"probe\.name must be one of warmup, .* but is 'mean'"),
+        ({"counterfactual": "blank"}, r"counterfactual\.name must be one of pad, .* but is 'blank'"),
+        ({"use_liger_kernel": True}, "use_liger_kernel must be false"),
+        ({"importance_sampling_level": "sequence"}, "importance_sampling_level must be 'token'"),
+        ({"fsdp": True}, "one process without DeepSpeed and FSDP"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        trainer(tmp_path, **settings)
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OARGRPOConfig, "world_size", property(lambda _: 2))
+    with pytest.raises(ConfigError, match="one process"):
+        trainer(tmp_path, num_generations=8)
+
+
+def test_other_arguments_and_others_tokens_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="args must be an OARGRPOConfig, but is GRPOConfig"):
+        OARGRPOTrainer(policy(), rewards, GRPOConfig(str(tmp_path), bf16=False, use_cpu=True))
+    with pytest.raises(ConfigError, match="tools must not be given"):
+        OARGRPOTrainer(policy(), rewards, OARGRPOConfig(str(tmp_path), bf16=False, use_cpu=True), tools=[print])
+    made = trainer(tmp_path)
+    with pytest.raises(DataError, match="leave env_mask out"):
+        made.completion_batch({"tool_mask": torch.ones(8, 3)})
+
+
+def test_methods_and_gatings_are_those_of_conf() -> None:
+    """Every file of conf/method that a trainer without marks can use, with the same numbers; so with conf/gating."""
+    from oar.config import TrainConfig, build, validated
+
+    elsewhere = {"oracle_causal", "oracle_error", "random_reward"}
+    for name in {path.stem for path in (CONF / "method").glob("*.yaml")} - elsewhere:
+        cfg = validated(composed(f"method={name}", "counterfactual=knockout"), TrainConfig)
+        assert estimator_named(name, "knockout") == build("method.estimator", cfg.method.estimator), name
+    numbers = {"tau": 0.3, "beta": 1.5, "floor": 0.2, "threshold": "quantile"}
+    for name in {path.stem for path in (CONF / "gating").glob("*.yaml")}:
+        cfg = validated(
+            composed(f"gating={name}", *(f"gating.{key}={numbers[key]}" for key in ("tau", "beta", "floor"))),
+            TrainConfig,
+        )
+        assert gating_named(name, **numbers) == cfg.gating, name
+        assert make_gate(gating_named(name, **numbers)).keywords == make_gate(cfg.gating).keywords
+    args, cfg = OARGRPOConfig("", bf16=False, use_cpu=True), validated(composed("method=oar_g"), TrainConfig)
+    assert args.gating_settings() == cfg.gating
+    assert (
+        args.method,
+        args.probe,
+        args.probe_warmup_steps,
+        args.probe_conclude,
+        args.counterfactual,
+        args.times_surprisal,
+    ) == (
+        *(cfg.method.name, cfg.probe.name, cfg.probe.warmup_steps, cfg.probe.conclude, cfg.counterfactual.name),
+        cfg.method.times_surprisal,
+    )
+
+
+def test_without_trl_one_sentence_says_what_to_install() -> None:
+    code = "import sys; sys.modules['trl'] = None; import oar, oar.credit, oar.importance; import oar.integrations.trl"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("oar.errors.MissingPackageError: oar.integrations.trl needs TRL")
+    assert last.endswith("pip install trl==1.16.0.")
+
+
+def test_nothing_but_the_adapter_imports_trl() -> None:
+    others = [path for path in (ROOT / "oar").rglob("*.py") if path != ROOT / "oar" / "integrations" / "trl.py"]
+    told = [path.name for path in others if "import trl" in path.read_text() or "from trl" in path.read_text()]
+    assert told == []
+
+
+def test_the_page_names_every_argument_and_its_script_is_python() -> None:
+    page = (ROOT / "docs" / "TRL.md").read_text()
+    own = {field.name: field.default for field in fields(OARGRPOConfig)}
+    for field in fields(GRPOConfig):
+        del own[field.name]
+    rows = re.findall(r"^\| (`.+?) \| (.+?) \|", page, flags=re.MULTILINE)
+    assert {name for row, _ in rows for name in re.findall(r"`(\w+)`", row)} == set(own)
+    for row, default in rows:
+        told = default.replace("`", "").split(", ")
+        names = re.findall(r"`(\w+)`", row)
+        assert told == ["the marker"] or told == [str(own[name]).replace("False", "false") for name in names]
+    (script,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (made,) = [
+        node
+        for node in ast.walk(ast.parse(script))
+        if getattr(getattr(node, "func", None), "id", "") == "OARGRPOConfig"
+    ]
+    assert isinstance(made, ast.Call)
+    assert {keyword.arg for keyword in made.keywords} <= {field.name for field in fields(OARGRPOConfig)}
