@@ -71,7 +71,7 @@ def rewards() -> list[float | None]:
 
 def learnt_weights(*overrides: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Token weights and token advantages (8, T) that a real learner gives this batch."""
-    sizes = ["learner.batch_size=8", "learner.num_generations=4", "learner.micro_batch_size=3"]
+    sizes = ["learner.batch_size=8", "learner.num_generations=4", "learner.micro_batch_size=2"]
     cfg = validated(composed(f"seed={SEED}", *sizes, *overrides), TrainConfig)
     learner = Learner(cfg, policy(), None, task(), None, None)  # type: ignore[arg-type]  # needs no engine for this
     learner.step = STEP
@@ -101,7 +101,7 @@ def trainer(folder: Path, *, kind: Any = OARGRPOTrainer, model: Any = None, **se
         "loss_type": "grpo",
         "learning_rate": 1e-2,
         "lr_scheduler_type": "constant",
-        "max_steps": 2,
+        "max_steps": 1,
         "logging_steps": 1,
         "bf16": False,
         "use_cpu": True,

@@ -1,15 +1,19 @@
 """The example: the embedded task with TRL's trainer, from a folder of random weights."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("trl")
 
+from trl import GRPOConfig
+
 from experiments.train_with_trl import TrainWithTrlConfig, make_trainer, summary
 from oar.config import TrainConfig, validated
 from oar.errors import ConfigError
+from oar.integrations.trl import OARGRPOConfig
 from oar.tasks.words import build_tokenizer
 from tests.models import tiny_model
 from tests.test_config import composed
@@ -53,7 +57,12 @@ def test_defaults_are_those_of_the_embedded_run(tmp_path: Path) -> None:
     )
     assert (args.max_completion_length, args.temperature) == (run.rollout.max_new_tokens, run.rollout.temperature)
     assert (args.epsilon, args.beta, args.weight_decay) == (learner.clip_eps_low, learner.kl_coef, learner.weight_decay)
-    assert args.probe_warmup_steps == run.probe.warmup_steps
+    assert (args.probe, args.probe_warmup_steps, args.probe_conclude) == (
+        *(run.probe.name, run.probe.warmup_steps, run.probe.conclude),
+    )
+    plain = OARGRPOConfig("", bf16=False, use_cpu=True)  # what a script gets that chooses nothing
+    own = {field.name for field in fields(OARGRPOConfig)} - {field.name for field in fields(GRPOConfig)} - {"marker"}
+    assert {name: getattr(plain, name) for name in own} == {name: getattr(args, name) for name in own}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import ast
 import re
-import subprocess
 import sys
 from dataclasses import fields
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from torch import Tensor
 
 pytest.importorskip("trl")
 
+from omegaconf import OmegaConf
 from peft import LoraConfig, get_peft_model
 from trl import GRPOConfig, GRPOTrainer
 
-from oar.errors import ConfigError, DataError
+from oar.config import GatingConfig, build
+from oar.errors import ConfigError, DataError, OarError
 from oar.integrations.methods import estimator_named, gating_named
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
-from oar.learner.gate import make_gate
 from tests.integrations.completions import (
     CUT,
     PROBLEMS,
@@ -37,6 +38,7 @@ from tests.integrations.completions import (
 from tests.test_config import CONF, composed
 
 ROOT = Path(__file__).parents[2]
+ADAPTER = ROOT / "oar" / "integrations" / "trl.py"
 
 
 class Plain(GRPOTrainer):
@@ -45,6 +47,12 @@ class Plain(GRPOTrainer):
 
 def metrics(made: Any) -> dict[str, float]:
     return {name: values[-1] for name, values in made._metrics["train"].items()}
+
+
+def assert_equal_to_rounding(ours: Tensor, learners: Tensor, made: Any) -> None:
+    """Micro-batches differ, so sums do. OAR-G takes the KL of a noise of 1e-3: float32 leaves it three digits."""
+    bound = 3e-3 if made.args.method == "oar_g" else 2e-5
+    torch.testing.assert_close(ours, learners, atol=bound, rtol=bound)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +76,7 @@ def test_weights_are_the_learners(tmp_path: Path, overrides: list[str], settings
     made = trainer(tmp_path, **settings)
     output = generated(made)
     weights, advantages = learnt_weights(*overrides)
-    torch.testing.assert_close(output["advantages"], advantages, atol=2e-5, rtol=2e-5)
+    assert_equal_to_rounding(output["advantages"], advantages, made)
     plain = overrides == ["method=grpo"]
     assert bool((weights == 1).all()) == plain
     # Two of eight completions have no answer, and one more than these no advantage of its own to share.
@@ -90,7 +98,7 @@ def test_left_padding_and_the_order_of_rows_do_not_matter(tmp_path: Path) -> Non
     _, advantages = learnt_weights("method=oar_g")
     width = advantages.shape[1]
     assert output["advantages"].shape == output["completion_ids"].shape == (8, 32)
-    torch.testing.assert_close(output["advantages"][:, :width], advantages, atol=2e-5, rtol=2e-5)
+    assert_equal_to_rounding(output["advantages"][:, :width], advantages, made)
 
 
 def test_with_grpo_losses_and_weights_are_trls_to_the_bit(tmp_path: Path) -> None:
@@ -101,20 +109,20 @@ def test_with_grpo_losses_and_weights_are_trls_to_the_bit(tmp_path: Path) -> Non
         losses = [entry["loss"] for entry in made.state.log_history if "loss" in entry]
         ends[kind] = losses, [weight.detach().clone() for weight in made.model.parameters()]
     (plain, plain_weights), (own, own_weights) = ends.values()
-    assert len(plain) == 2
+    assert len(plain) == 1
     assert own == plain
     assert all(torch.equal(one, other) for one, other in zip(own_weights, plain_weights, strict=True))
 
 
 def test_the_gradient_is_that_of_weighted_tokens(tmp_path: Path) -> None:
     """Against a naive sum over completions, one by one, without padding: mean over completions of the mean of w A log p."""
-    made = trainer(tmp_path, per_device_train_batch_size=8, gradient_accumulation_steps=1, beta=0.0)
+    made = trainer(tmp_path, method="oar_gn", per_device_train_batch_size=8, gradient_accumulation_steps=1, beta=0.0)
     output = generated(made)
     made.current_gradient_accumulation_steps = 1
     loss = made.compute_loss(made.model, output)
     loss.backward()
     model = policy()
-    _, advantages = learnt_weights("method=oar_g")
+    _, advantages = learnt_weights("method=oar_gn")
     naive = torch.zeros(())
     for prompt, text, shares in zip(prompt_ids(), TEXTS, advantages, strict=True):
         ids = encoded(text)
@@ -123,7 +131,7 @@ def test_the_gradient_is_that_of_weighted_tokens(tmp_path: Path) -> None:
     naive.backward()
     for (name, weight), expected in zip(made.model.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(
-            weight.grad, expected.grad, atol=1e-5, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+            weight.grad, expected.grad, atol=5e-5, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
         )
     # Weights have mean 1, so what a step sums to is what it was; only where it goes differs.
     uniform = torch.autograd.grad(
@@ -133,7 +141,7 @@ def test_the_gradient_is_that_of_weighted_tokens(tmp_path: Path) -> None:
 
 
 def test_completions_that_trl_masks_have_no_weights_and_do_not_count(tmp_path: Path) -> None:
-    made = trainer(tmp_path, mask_truncated_completions=True)
+    made = trainer(tmp_path, method="oar_gn", mask_truncated_completions=True)
     output = generated(made)
     found = metrics(made)
     cut = [row for row, text in enumerate(TEXTS) if not text.endswith("<eos>")]
@@ -141,22 +149,21 @@ def test_completions_that_trl_masks_have_no_weights_and_do_not_count(tmp_path: P
     assert (output["completion_mask"][cut] == 0).all()
     assert all(len(output["advantages"][row].unique()) == 1 for row in cut)
     assert found["probe/fallback_share"] == pytest.approx(1 / 6)
-    _, advantages = learnt_weights("method=oar_g")
+    _, advantages = learnt_weights("method=oar_gn")
     rest = [row for row in range(8) if row not in cut]
-    torch.testing.assert_close(output["advantages"][rest], advantages[rest], atol=2e-5, rtol=2e-5)
+    assert_equal_to_rounding(output["advantages"][rest], advantages[rest], made)
 
 
 def test_training_logs_what_weights_do_and_evaluation_is_trls(tmp_path: Path) -> None:
     made = trainer(tmp_path, method="oar_p", gradient_checkpointing=True, bf16=True)
     made.train()
-    (first, second) = [entry for entry in made.state.log_history if "loss" in entry]
-    for entry in (first, second):
-        assert 0 < entry["weights/ess_ratio"] < 1
-        assert entry["weights/max"] > 1
-        assert 0 < entry["weights/suppressed_share"] < 1
-        assert 0 < entry["weights/boosted_share"] < 1
-        assert entry["probe/fallback_share"] == 2 / 8
-        assert entry["seconds/credit"] > 0
+    (entry,) = [entry for entry in made.state.log_history if "loss" in entry]
+    assert 0 < entry["weights/ess_ratio"] < 1
+    assert entry["weights/max"] > 1
+    assert 0 < entry["weights/suppressed_share"] < 1
+    assert 0 < entry["weights/boosted_share"] < 1
+    assert entry["probe/fallback_share"] == 2 / 8
+    assert entry["seconds/credit"] > 0
     assert made.model.training
     made.model.eval()
     output = made._generate_and_score_completions([{"prompt": p.question} for p in PROBLEMS for _ in range(4)])
@@ -175,12 +182,14 @@ def test_batches_are_counted_across_updates_and_after_a_resume(tmp_path: Path) -
 def test_lora_is_credited_with_its_own_weights(tmp_path: Path) -> None:
     torch.manual_seed(1)
     adapter = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    made = trainer(tmp_path, model=get_peft_model(policy(), adapter))
+    made = trainer(tmp_path, method="oar_gn", model=get_peft_model(policy(), adapter))
     adapted = generated(made)["advantages"]
     assert made._forward_is_proven
     merged = made.model.merge_and_unload()
-    torch.testing.assert_close(generated(trainer(tmp_path, model=merged))["advantages"], adapted, atol=1e-4, rtol=1e-3)
-    assert (generated(trainer(tmp_path))["advantages"] - adapted).abs().max() > 0.01
+    torch.testing.assert_close(
+        generated(trainer(tmp_path, method="oar_gn", model=merged))["advantages"], adapted, atol=1e-4, rtol=1e-3
+    )
+    assert (generated(trainer(tmp_path, method="oar_gn"))["advantages"] - adapted).abs().max() > 0.01
 
 
 def test_a_model_whose_logits_are_more_than_a_head_is_refused(tmp_path: Path) -> None:
@@ -233,47 +242,38 @@ def test_other_arguments_and_others_tokens_are_refused(tmp_path: Path) -> None:
         made.completion_batch({"tool_mask": torch.ones(8, 3)})
 
 
+@pytest.mark.filterwarnings("ignore:.*missing `_self_`")
 def test_methods_and_gatings_are_those_of_conf() -> None:
     """Every file of conf/method that a trainer without marks can use, with the same numbers; so with conf/gating."""
-    from oar.config import TrainConfig, build, validated
-
-    elsewhere = {"oracle_causal", "oracle_error", "random_reward"}
-    for name in {path.stem for path in (CONF / "method").glob("*.yaml")} - elsewhere:
-        cfg = validated(composed(f"method={name}", "counterfactual=knockout"), TrainConfig)
-        assert estimator_named(name, "knockout") == build("method.estimator", cfg.method.estimator), name
-    numbers = {"tau": 0.3, "beta": 1.5, "floor": 0.2, "threshold": "quantile"}
-    for name in {path.stem for path in (CONF / "gating").glob("*.yaml")}:
-        cfg = validated(
-            composed(f"gating={name}", *(f"gating.{key}={numbers[key]}" for key in ("tau", "beta", "floor"))),
-            TrainConfig,
+    knockout = OmegaConf.create({"counterfactual": {"name": "knockout"}})
+    for name in names("method") - {"oracle_causal", "oracle_error", "random_reward"}:
+        method = OmegaConf.merge(knockout, composed(name=f"method/{name}")).method
+        assert estimator_named(name, "knockout") == build("method.estimator", method.estimator), name
+    for name in names("gating"):
+        gating = GatingConfig(
+            **composed("gating.tau=0.3", "gating.beta=1.5", "gating.floor=0.2", name=f"gating/{name}").gating
         )
-        assert gating_named(name, **numbers) == cfg.gating, name
-        assert make_gate(gating_named(name, **numbers)).keywords == make_gate(cfg.gating).keywords
-    args, cfg = OARGRPOConfig("", bf16=False, use_cpu=True), validated(composed("method=oar_g"), TrainConfig)
-    assert args.gating_settings() == cfg.gating
-    assert (
-        args.method,
-        args.probe,
-        args.probe_warmup_steps,
-        args.probe_conclude,
-        args.counterfactual,
-        args.times_surprisal,
-    ) == (
-        *(cfg.method.name, cfg.probe.name, cfg.probe.warmup_steps, cfg.probe.conclude, cfg.counterfactual.name),
-        cfg.method.times_surprisal,
-    )
+        assert gating_named(name, tau=0.3, beta=1.5, floor=0.2, threshold="quantile") == gating, name
 
 
-def test_without_trl_one_sentence_says_what_to_install() -> None:
-    code = "import sys; sys.modules['trl'] = None; import oar, oar.credit, oar.importance; import oar.integrations.trl"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("oar.errors.MissingPackageError: oar.integrations.trl needs TRL")
-    assert last.endswith("pip install trl==1.16.0.")
+def names(group: str) -> set[str]:
+    return {path.stem for path in (CONF / group).glob("*.yaml")}
+
+
+def test_without_trl_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trl", None)
+    spec = spec_from_file_location("adapter_without_trl", ADAPTER)
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(
+        ImportError, match=r"^oar\.integrations\.trl needs TRL, .*: pip install trl==1\.16\.0\.$"
+    ) as raised:
+        spec.loader.exec_module(module_from_spec(spec))
+    assert isinstance(raised.value, OarError)
 
 
 def test_nothing_but_the_adapter_imports_trl() -> None:
-    others = [path for path in (ROOT / "oar").rglob("*.py") if path != ROOT / "oar" / "integrations" / "trl.py"]
+    others = [path for path in (ROOT / "oar").rglob("*.py") if path != ADAPTER]
     told = [path.name for path in others if "import trl" in path.read_text() or "from trl" in path.read_text()]
     assert told == []
 
