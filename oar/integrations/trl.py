@@ -8,8 +8,8 @@ import inspect
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,14 @@ from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
 from oar.credit import assign_credit
 from oar.errors import ConfigError, DataError, MissingPackageError
 from oar.gating import weight_metrics
-from oar.importance import CreditInputs, ImportanceEstimator, PositionImportance, RandomImportance, UniformImportance
+from oar.importance import (
+    CreditInputs,
+    GradientImportance,
+    ImportanceEstimator,
+    PositionImportance,
+    RandomImportance,
+    UniformImportance,
+)
 from oar.integrations.methods import estimator_named, gating_named
 from oar.learner.gate import make_gate
 from oar.probes import make_probe
@@ -209,12 +216,16 @@ class OARGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def _policy(self) -> Iterator[PreTrainedModel]:
-        """The model that is trained, without wrappers, without dropout, in the precision of TRL's own forwards."""
+        """The model that is trained, without wrappers and dropout, in the precision of TRL's own forwards.
+
+        But for OAR-G: bfloat16 has fewer digits than it takes to tell a noise of 1e-3, so it runs in that of the weights.
+        """
         model = self.accelerator.unwrap_model(self.model)
         model = model.get_base_model() if is_peft_model(model) else model
+        noisy = isinstance(self.estimator, GradientImportance)
         self.model.eval()
         try:
-            with self.accelerator.autocast():
+            with nullcontext() if noisy else self.accelerator.autocast():
                 yield model
         finally:
             self.model.train()
@@ -229,7 +240,10 @@ class OARGRPOTrainer(GRPOTrainer):
         scores = score_completions(policy, some, temperature=self.temperature)
         if not self._forward_is_proven:
             self._prove_forward(scores.logprobs, some.completion_mask, rows, output)
-        return scores
+        assert scores.forward is not None  # just made
+        # For adapters TRL lets embeddings ask for a gradient even here, where there is no graph for it to come from.
+        forward = replace(scores.forward, embeddings=scores.forward.embeddings.detach())
+        return replace(scores, forward=forward)
 
     def _prove_forward(self, logprobs: Tensor, mask: Tensor, rows: Tensor, output: Mapping[str, Any]) -> None:
         """Compare logprobs (R, T) under `mask` with those of TRL's own forward. Raises DataError where they differ.

@@ -101,6 +101,13 @@ def test_left_padding_and_the_order_of_rows_do_not_matter(tmp_path: Path) -> Non
     assert_equal_to_rounding(output["advantages"][:, :width], advantages, made)
 
 
+def test_oar_g_is_not_computed_in_bfloat16(tmp_path: Path) -> None:
+    """In which it would hardly rank tokens as in float32: its noise is smaller than the rounding."""
+    made = trainer(tmp_path, bf16=True)
+    _, advantages = learnt_weights("method=oar_g")
+    assert_equal_to_rounding(generated(made)["advantages"], advantages, made)
+
+
 def test_with_grpo_losses_and_weights_are_trls_to_the_bit(tmp_path: Path) -> None:
     ends = {}
     for kind, settings in ((Plain, {}), (OARGRPOTrainer, {"method": "grpo"})):
