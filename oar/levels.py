@@ -65,10 +65,11 @@ def compare_levels(
 ) -> Levels:
     """Group the runs by `keys`, one or two settings that vary.
 
-    `reference`: the values of the level that the others are held against. Where None: `usual` if it is a level, else the first.
+    `reference`: the values of the level that the others are held against. Where None: `usual` if it has a finished run, else the
+    first that has.
 
-    Raises ConfigError where the keys do not vary or the reference is no level, DataError where runs of one level differ in
-    something else, or two finished ones have the same seed.
+    Raises ConfigError where the keys do not vary or the reference has no finished run, DataError where none has, runs of one
+    level differ in something else, or two finished ones have the same seed.
     """
     unknown = [key for key in keys if key not in gathered.varying]
     if unknown or not 1 <= len(keys) <= 2:
@@ -78,11 +79,17 @@ def compare_levels(
         )
     known = gathered.runs.dropna(subset=list(keys))
     groups = {_plain(level): rows for level, rows in known.groupby(list(keys), sort=False)}
-    against = tuple(reference) if reference is not None else usual if usual in groups else next(iter(groups))
-    if against not in groups:
-        levels = "; ".join(", ".join(map(str, level)) for level in groups)
-        raise ConfigError(f"reference must be the values of {', '.join(keys)} at one of {levels}, but is {against}.")
     arms = {level: _by_seed(gathered, level, rows, keys) for level, rows in groups.items()}
+    measured = [level for level in groups if arms[level]]
+    if not measured:
+        raise DataError("No run has finished: there is nothing to compare yet.")
+    against = tuple(reference) if reference is not None else usual if usual in measured else measured[0]
+    if against not in measured:
+        named = "; ".join(", ".join(map(str, level)) for level in measured)
+        raise ConfigError(
+            f"reference must be the values of {', '.join(keys)} at a level with a finished run ({named}), but is "
+            f"{', '.join(map(str, against))}."
+        )
     rows = []
     for level, found in groups.items():
         row: dict[str, Any] = {"runs": len(found), "finished": len(arms[level]), "seeds": _seeds(arms[level])}

@@ -8,7 +8,6 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from oar.claims import NOT_RUN, load_claims
-from oar.errors import DataError
 from oar.evaluation import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.files import atomic_path
 from oar.gathering import FINISHED, REWARD_SHARE, Gathered
@@ -51,10 +50,8 @@ def write_stability(
     """Write the page, `runs.csv`, `levels.csv`, `metrics.parquet`, `claims.csv`, pictures and `provenance.json` into `folder`.
 
     `claims`: the folder of the paper's claims; `repeat`: the command that repeats all, the multirun's own and that of the page
-    where None. Returns the page. Raises DataError where no run has finished.
+    where None. Returns the page.
     """
-    if not gathered.finished:
-        raise DataError("No run has finished: there is nothing to compare yet.")
     runs = list(gathered.finished.values())
     tested = ledger(load_claims(claims), runs)
     tested = tested[tested["verdict"] != NOT_RUN]
