@@ -9,7 +9,7 @@ import pandas as pd
 
 from oar.errors import ConfigError, DataError
 from oar.evaluation import GREEDY_METRIC, SAMPLED_METRIC
-from oar.gathering import FINISHED, LAST, Gathered
+from oar.gathering import FINISHED, LAST, NOT_BEGUN, Gathered
 from oar.quantities import Accuracy, Arms, accuracy_of
 from oar.runs import Run
 from oar.seeding import derive_seed
@@ -23,7 +23,7 @@ Level = tuple[Any, ...]
 class Levels:
     """What `compare_levels` found.
 
-    table: a row per level, indexed by the values of `keys`: `runs` that are known, `finished` ones, their `seeds`; per metric
+    table: a row per level, indexed by the values of `keys`: `runs` that are known, `begun` and `finished` ones, `seeds` of these; per metric
     `avg@k`, `avg@k low`, `avg@k high` (percent), `avg@k over` what that interval takes to be random, and the same after
     `difference avg@k` (points, from `reference`, paired by seed; empty at the reference itself); the means of DIAGNOSTICS over
     finished runs; `collapsed`, how many runs, unfinished ones too, did, and `collapse_step`, of the earliest.
@@ -92,7 +92,9 @@ def compare_levels(
         )
     rows = []
     for level, found in groups.items():
-        row: dict[str, Any] = {"runs": len(found), "finished": len(arms[level]), "seeds": _seeds(arms[level])}
+        begun = int((found["state"] != NOT_BEGUN).sum())
+        row: dict[str, Any] = {"runs": len(found), "begun": begun, "finished": len(arms[level])}
+        row |= {"seeds": ", ".join(map(str, arms[level]))}
         for metric in METRICS:
             row |= _measured(metric, metric, [arms[level]], seed)
             if level != against:
@@ -123,7 +125,7 @@ def _plain(level: Any) -> Level:
 
 
 def _by_seed(gathered: Gathered, level: Level, rows: pd.DataFrame, keys: Sequence[str]) -> dict[int, Run]:
-    begun = rows[rows["state"] != "not begun"]
+    begun = rows[rows["state"] != NOT_BEGUN]
     mixed = [key for key in gathered.varying if key not in keys and begun[key].nunique(dropna=False) > 1]
     where = ", ".join(f"{key}={value}" for key, value in zip(keys, level, strict=True))
     if mixed:
@@ -135,10 +137,6 @@ def _by_seed(gathered: Gathered, level: Level, rows: pd.DataFrame, keys: Sequenc
     if len(twice):
         raise DataError(f"{' and '.join(twice['run'])} are the same run ({where}, same seed): gather one of them.")
     return {int(row["seed"]): gathered.finished[row["run"]] for row in done.sort_values("seed").to_dict("records")}
-
-
-def _seeds(by_seed: dict[int, Run]) -> str:
-    return ", ".join(map(str, by_seed))
 
 
 def _measured(name: str, metric: str, by_arm: Sequence[dict[int, Run]], seed: int) -> dict[str, Any]:

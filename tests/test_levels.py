@@ -73,7 +73,7 @@ def test_a_level_whose_runs_failed_is_a_level(tmp_path: Path) -> None:
     swept(tmp_path, (1, {"tau": 0.4}, WORSE), (1, {"tau": 0.2}, BETTER))
     (tmp_path / "1" / "evaluation.json").unlink()
     cells = compare_levels(gather([tmp_path]), ["gating.tau"], None, seed=1).cells
-    assert (cells[0.2,]["runs"], cells[0.2,]["finished"]) == (1, 0)
+    assert [cells[0.2,][name] for name in ("runs", "begun", "finished")] == [1, 1, 0]
     assert np.isnan(cells[0.2,]["avg@k"])
     with pytest.raises(ConfigError, match="at a level with a finished run"):
         compare_levels(gather([tmp_path]), ["gating.tau"], [0.2], seed=1)

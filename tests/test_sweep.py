@@ -32,6 +32,9 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> CountedFleet:
 
 
 def multirun(monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str) -> None:
+    monkeypatch.setattr(
+        "logging.config.dictConfig", lambda config: None
+    )  # it would silence the loggers of all other tests
     given = ["--config-path", str(CONF), *overrides, f"hydra.sweep.dir={folder}"]
     monkeypatch.setattr(sys, "argv", ["train", "-m", *given])
     main()

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from oar.claims import NOT_RUN, load_claims
 from oar.evaluation import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.files import atomic_path
-from oar.gathering import FINISHED, REWARD_SHARE, Gathered
+from oar.gathering import FINISHED, NOT_BEGUN, REWARD_SHARE, UNFINISHED, Gathered
 from oar.ledger import ledger
 from oar.levels import METRICS, Levels, short
 from oar.provenance import joined_provenance
@@ -38,10 +38,10 @@ CHANCE = (
     """Of {tests} such differences, {apart} have an interval without 0; about one in twenty would without any effect."""
 )
 DIAGNOSED = """Means over the finished runs; of a run, the mean of its last {window} steps, and the lowest mean of {window} steps
-for the lowest entropy. *Suppressed*, *boosted*: shares of the reasoning tokens. A run has collapsed at the first step at which
-the mean entropy of {window} steps falls below {share:g} of what it was at first, or from which the mean reward of {window} steps
-stays, to the end, below {reward:g} of its highest before; both bounds are assumptions of ours. Runs that did not finish count
-there too."""
+for the lowest entropy. *Suppressed*, *boosted*: shares of the reasoning tokens whose weight is below and above 1, after the sum was
+restored. A run has collapsed at the first step at which the mean entropy of {window} steps falls below {share:g} of what it was
+at first, or from which the mean reward of {window} steps stays, to the end, below {reward:g} of its highest before; both bounds
+are assumptions of ours. Runs that did not finish count there too, as far as they went."""
 
 
 def write_stability(
@@ -104,12 +104,13 @@ def _ran(gathered: Gathered) -> str:
         found = {str(OmegaConf.select(run.settings, key)) for run in runs}
         if len(found) == 1:
             shared.append(f"{key.removesuffix('.name')}={found.pop()}")
-    states = gathered.runs["state"].value_counts()
+    counts = {state: int((gathered.runs["state"] == state).sum()) for state in (FINISHED, UNFINISHED, NOT_BEGUN)}
+    states = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
     rows = runs[0].scores[runs[0].scores["metric"] == SAMPLED_METRIC]
     sets = ", ".join(f"{row.benchmark} {row.n}" for row in rows[rows["benchmark"] != MEAN].itertuples())
     return (
-        f"{len(gathered.runs)} runs of `experiments.train`, {', '.join(f'{count} {state}' for state, count in states.items())}; "
+        f"{len(gathered.runs)} runs of `experiments.train`, {states}; "
         f"seeds {seeds}; `{' '.join(shared)}`. Evaluated on held-out problems: {sets}, so many samples each: "
         f"{', '.join(map(str, rows['k'].dropna().unique()))}."
     )
@@ -172,7 +173,7 @@ def _diagnostics(levels: Levels) -> str:
     for level, row in levels.cells.items():
         cells = ["" if pd.isna(row[name]) else f"{row[name]:{form}}" for name, (_, form) in DIAGNOSTICS.items()]
         step = "" if pd.isna(row["collapse_step"]) else f", from step {row['collapse_step']}"
-        rows.append([*map(str, level), *cells, f"{row['collapsed']} of {row['runs']}{step}"])
+        rows.append([*map(str, level), *cells, f"{row['collapsed']} of {row['begun']}{step}"])
     return table_lines(header, rows)
 
 

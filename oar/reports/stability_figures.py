@@ -86,9 +86,12 @@ def draw_trajectories(gathered: Gathered, levels: Levels, path: Path) -> None:
             at = "" if value is None else f", {short(levels.keys[1])} {value}"
             axes.set_title(f"{CURVES[name]}{at}", loc="left", fontsize=10)
             axes.set_xlabel("training step" if number >= across * (down - 1) else "")
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        title = short(levels.keys[0])
-        figure.legend(handles, labels, title=title, loc="outside right upper", frameon=False)
+        known = {
+            label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        labels = [str(line) for line in lines if str(line) in known]
+        handles = [known[label] for label in labels]
+        figure.legend(handles, labels, title=short(levels.keys[0]), loc="outside right upper", frameon=False)
         save_png(figure, path)
 
 
@@ -126,11 +129,11 @@ def _accuracy_text(cell: Cell) -> str:
 
 
 def _absent(cell: Cell, column: str) -> str:
-    return f"none of\n{cell['runs']} runs" if column == "collapse_step" else "no run\nfinished"
+    return f"none of\n{cell['begun']} runs" if column == "collapse_step" and cell["begun"] else "no run\nfinished"
 
 
 def _share(cell: Cell) -> str:
-    return f"({cell['collapsed']} of {cell['runs']} runs)"
+    return f"({cell['collapsed']} of {cell['begun']} runs)"
 
 
 def _draw_dot(axes: Axes, cell: Cell, column: str, height: int) -> None:
