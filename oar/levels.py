@@ -23,10 +23,10 @@ Level = tuple[Any, ...]
 class Levels:
     """What `compare_levels` found.
 
-    table: a row per level, indexed by the values of `keys`: `runs` that are known, `begun` and `finished` ones, `seeds` of these; per metric
-    `avg@k`, `avg@k low`, `avg@k high` (percent), `avg@k over` what that interval takes to be random, and the same after
-    `difference avg@k` (points, from `reference`, paired by seed; empty at the reference itself); the means of DIAGNOSTICS over
-    finished runs; `collapsed`, how many runs, unfinished ones too, did, and `collapse_step`, of the earliest.
+    table: a row per level, indexed by the values of `keys`: `runs` that are known, `begun` and `finished` ones, `seeds` of
+    these; per metric `avg@k`, `avg@k low`, `avg@k high` (percent), `avg@k over` what that interval takes to be random, and the
+    same after `difference avg@k` (points, from `reference`, paired by seed; empty at the reference itself); the means of
+    DIAGNOSTICS over finished runs; `collapsed`, how many runs, unfinished ones too, did, and `collapse_step`, of the earliest.
     """
 
     keys: list[str]

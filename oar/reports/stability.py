@@ -38,10 +38,10 @@ CHANCE = (
     """Of {tests} such differences, {apart} have an interval without 0; about one in twenty would without any effect."""
 )
 DIAGNOSED = """Means over the finished runs; of a run, the mean of its last {window} steps, and the lowest mean of {window} steps
-for the lowest entropy. *Suppressed*, *boosted*: shares of the reasoning tokens whose weight is below and above 1, after the sum was
-restored. A run has collapsed at the first step at which the mean entropy of {window} steps falls below {share:g} of what it was
-at first, or from which the mean reward of {window} steps stays, to the end, below {reward:g} of its highest before; both bounds
-are assumptions of ours. Runs that did not finish count there too, as far as they went."""
+for the lowest entropy. *Suppressed*, *boosted*: shares of the reasoning tokens whose weight is below and above 1, after the
+sum was restored. A run has collapsed at the first step at which the mean entropy of {window} steps falls below {share:g} of what
+it was at first, or from which the mean reward of {window} steps stays, to the end, below {reward:g} of its highest before; both
+bounds are assumptions of ours. Runs that did not finish count there too, as far as they went."""
 
 
 def write_stability(
