@@ -136,12 +136,15 @@ def _share(cell: Cell) -> str:
     return f"({cell['collapsed']} of {cell['begun']} runs)"
 
 
+def _is_known(value: Any) -> bool:
+    return value is not None and bool(pd.notna(value))
+
+
 def _draw_dot(axes: Axes, cell: Cell, column: str, height: int) -> None:
-    if pd.isna(cell[column]):
+    if not _is_known(cell[column]):
         return
-    low, high = (cell.get(f"{column} {end}") for end in ("low", "high"))
-    if low is not None and pd.notna(low):
-        axes.hlines(height, low, high, color=COLOURS[1], linewidth=1.6)
+    if _is_known(cell.get(f"{column} low")):
+        axes.hlines(height, cell[f"{column} low"], cell[f"{column} high"], color=COLOURS[1], linewidth=1.6)
     axes.plot(cell[column], height, marker="o", color=COLOURS[1], markersize=7)
     text = f"{cell[column]:{'+' if column.startswith('difference') else ''}.1f}"
     axes.annotate(text, (cell[column], height), (0, 6), textcoords="offset points", ha="center", fontsize=9)
@@ -158,12 +161,12 @@ def _draw_curves(axes: Axes, gathered: Gathered, levels: Levels, level: tuple[An
     lines = levels.values[0]
     numeric = not isinstance(lines[0], str)
     colour = mpl.colormaps[MAP](index / max(1, len(lines) - 1) * 0.9) if numeric else COLOURS[index % len(COLOURS)]
-    for run in runs:
-        axes.plot(runs.index, runs[run], color=colour, linewidth=0.6, alpha=0.5)
-    steps = gathered.runs.set_index("run")["collapse_step"]
-    for run in runs:
-        if pd.notna(step := steps[run]):
-            axes.plot(step, runs[run][step], marker="x", color="#D55E00", markersize=9, markeredgewidth=2)
+    collapsed = dict(zip(gathered.runs["run"], gathered.runs["collapse_step"], strict=True))
+    for run, curve in runs.items():
+        axes.plot(curve.index, curve, color=colour, linewidth=0.6, alpha=0.5)
+        if _is_known(collapsed[run]):
+            step = int(collapsed[run])
+            axes.plot(step, curve[step], marker="x", color="#D55E00", markersize=9, markeredgewidth=2)
     mean = runs.dropna().mean(axis=1)
     marker = MARKERS[index % len(MARKERS)]
     every = (index, max(1, len(mean) // 6))
