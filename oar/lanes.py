@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from oar.config import TrainConfig, validated
 from oar.errors import ConfigError, OarError
 from oar.models import model_folder
 from oar.processes import ChildProcess
-from oar.provenance import command, config_hash
+from oar.provenance import joined_provenance
 from oar.rollout.fleet import KeptFleet, VllmFleet
 from oar.runs import finished
 from oar.supervisor import server_options
@@ -158,18 +158,6 @@ def _progress() -> Progress:
 
 
 def joint_provenance(jobs: Sequence[Job], lanes: int) -> dict[str, Any]:
-    """What finished jobs say of themselves, put together: what is made of them may be written long after some of them ran."""
-    found: list[Mapping[str, Any]] = [provenance for job in jobs if (provenance := job.provenance()) is not None]
-    shared = {
-        key: found[0][key] if all(one[key] == found[0][key] for one in found) else [one[key] for one in found]
-        for key in ("git_commit", "git_dirty", "versions", "platform", "cpu", "cores", "gpu")
-    }
-    return {
-        "config_hash": config_hash({"cells": [[one["identity"], one["measure"], one["step"]] for one in found]}),
-        "command": command(),
-        **shared,
-        "learner_steps": jobs[-1].settings.learner.steps,
-        "lanes": lanes,
-        "started": min(one["started"] for one in found),
-        "finished": max(one["finished"] for one in found),
-    }
+    """Of finished jobs, as `oar.provenance.joined_provenance`, with their length and the number of lanes."""
+    found = [provenance for job in jobs if (provenance := job.provenance()) is not None]
+    return joined_provenance(found) | {"learner_steps": jobs[-1].settings.learner.steps, "lanes": lanes}

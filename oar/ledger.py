@@ -11,11 +11,10 @@ from typing import Any
 import pandas as pd
 
 from oar.claims import NOT_RUN, Claim, verdict
-from oar.comparison import check_same
-from oar.errors import ConfigError, DataError
+from oar.errors import ConfigError
 from oar.evaluation import GREEDY_METRIC, SAMPLED_METRIC
 from oar.quantities import QUANTITIES, Arms, NotRunError
-from oar.runs import Run
+from oar.runs import Run, check_alike
 
 CLAIM = ("claim_id", "paper_claim", "paper_target", "paper_source", "quantity", "tolerance", "metric")
 VERDICT = ("verdict", "reason")
@@ -53,7 +52,7 @@ def ledger(claims: Sequence[Claim], runs: Sequence[Run]) -> pd.DataFrame:
     order of `seeds`; where runs differ in a column, all that they say). Raises DataError where two runs were not evaluated
     alike, ConfigError for a quantity that is unknown or not one of so many arms.
     """
-    _check_alike(runs)
+    check_alike(runs)
     rows = []
     for claim in claims:
         _check_quantity(claim)
@@ -140,15 +139,3 @@ def _check_quantity(claim: Claim) -> None:
     needed = QUANTITIES[claim.quantity].arms
     if len(claim.arms) != needed:
         raise ConfigError(f"The claim {claim.id!r} must have {needed} different arms, but has {', '.join(claim.arms)}.")
-
-
-def _check_alike(runs: Sequence[Run]) -> None:
-    """Raises DataError where two runs were evaluated in different ways, or on other problems."""
-    for run in runs[1:]:
-        if run.provenance["measure"] != runs[0].provenance["measure"]:
-            raise DataError(
-                f"{runs[0].folder} and {run.folder} were evaluated with different settings: evaluate both in the same way."
-            )
-    evaluations = [run.evaluation for run in runs if run.evaluation is not None]
-    for evaluation in evaluations[1:]:
-        check_same(evaluations[0], evaluation)

@@ -8,10 +8,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from oar.errors import ConfigError
 
@@ -50,6 +51,24 @@ def collect_provenance(
         "started": started.astimezone(UTC).isoformat(timespec="seconds"),
         "finished": finished.isoformat(timespec="seconds"),
         "seconds": round((finished - started).total_seconds(), 3),
+    }
+
+
+def joined_provenance(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What finished runs say of themselves, put together: what is made of them may be written long after some of them ran.
+
+    A value that is not the same for all is a list, one for each run.
+    """
+    shared = {
+        key: found[0][key] if all(one[key] == found[0][key] for one in found) else [one[key] for one in found]
+        for key in ("git_commit", "git_dirty", "versions", "platform", "cpu", "cores", "gpu")
+    }
+    return {
+        "config_hash": config_hash({"cells": [[one["identity"], one["measure"], one["step"]] for one in found]}),
+        "command": command(),
+        **shared,
+        "started": min(one["started"] for one in found),
+        "finished": max(one["finished"] for one in found),
     }
 
 

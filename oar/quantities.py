@@ -4,7 +4,7 @@ Runs come by arm and, within an arm, by seed, the same seeds in each: difference
 to the same seed or the same hard problem is no part of their interval.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True)
-class _Accuracy:
+class Accuracy:
     """Percent correct, mean over benchmarks: by seed (seeds, arms), bootstrap draws of its mean (resamples, arms), and facts.
 
     There are no draws where only scores of whole benchmarks were kept.
@@ -73,46 +73,59 @@ class _Accuracy:
     draws: Array | None
     facts: dict[str, Any]
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether there are problems or several seeds to draw from."""
+        return self.draws is not None or len(self.by_seed) > 1
+
     def linear(self, of: Callable[[Array], Array], unit: str) -> Measurement:
-        """A quantity that is linear in the accuracy of the arms, (..., arms) to (...)."""
+        """A quantity that is linear in the accuracy of the arms, (..., arms) to (...). Needs `has_interval`."""
         low, high = student_interval(of(self.by_seed)) if self.draws is None else percentile_interval(of(self.draws))
         return Measurement(float(of(self.by_seed).mean()), low, high, unit, **self.facts)
 
 
-def _accuracy(claim: Claim, metric: str, arms: Arms) -> _Accuracy:
+def _accuracy(claim: Claim, metric: str, arms: Arms) -> Accuracy:
     """Raises NotRunError where the runs have neither single completions nor several seeds."""
-    sets = _benchmarks(claim, metric, arms[0][0])
-    seeds = len(arms[0])
-    whole = all(run.evaluation is not None for runs in arms for run in runs)
-    if not whole and seeds == 1:
+    found = accuracy_of(metric, arms, seed=derive_seed("claims", claim.id, metric), sets=claim.sets)
+    if not found.has_interval:
         raise NotRunError("one seed, and no samples.parquet to draw problems from: there is no interval")
+    return found
+
+
+def accuracy_of(metric: str, arms: Arms, *, seed: int, sets: Mapping[str, int] | None = None) -> Accuracy:
+    """Of the benchmarks in `sets`, each with so many problems; of all that there are without them.
+
+    Draws are of problems and seeds where every run kept its completions. Raises NotRunError where a benchmark is not there whole.
+    """
+    rows = _benchmarks(sets or {}, metric, arms[0][0])
+    whole = all(run.evaluation is not None for runs in arms for run in runs)
     read = _by_problem if whole else _by_benchmark
     by_run = [[read(run, metric) for run in runs] for runs in arms]
-    scores = [np.array([[found[name] for found in runs] for runs in by_run]) for name in sets.index]
-    k = [int(one) for one in sets["k"]]
-    return _Accuracy(
+    scores = [np.array([[found[name] for found in runs] for runs in by_run]) for name in rows.index]
+    k = [int(one) for one in rows["k"]]
+    return Accuracy(
         by_seed=np.mean([array.mean(axis=2).T for array in scores], axis=0),
-        draws=crossed_bootstrap(scores, seed=derive_seed("claims", claim.id, metric)) if whole else None,
+        draws=crossed_bootstrap(scores, seed=seed) if whole else None,
         facts={
-            "interval_over": _over("problems", seeds) if whole else "seeds",
-            "benchmarks": ", ".join(sets.index),
-            "problems": int(sets["n"].sum()),
+            "interval_over": _over("problems", len(arms[0])) if whole else "seeds",
+            "benchmarks": ", ".join(rows.index),
+            "problems": int(rows["n"].sum()),
             "k": str(k[0]) if len(set(k)) == 1 else ", ".join(map(str, k)),
         },
     )
 
 
-def _benchmarks(claim: Claim, metric: str, run: Run) -> pd.DataFrame:
-    """k and n of the benchmarks that the claim is about. Raises NotRunError where they are not there whole."""
+def _benchmarks(sets: Mapping[str, int], metric: str, run: Run) -> pd.DataFrame:
+    """k and n of the benchmarks that are asked for. Raises NotRunError where they are not there whole."""
     rows = run.scores[(run.scores["metric"] == metric) & (run.scores["benchmark"] != MEAN)].set_index("benchmark")
     if rows.empty:
         raise NotRunError(f"needs {metric}")
-    for name, problems in claim.sets.items():
+    for name, problems in sets.items():
         if name not in rows.index:
             raise NotRunError(f"needs the benchmark {name}")
         if (found := int(rows["n"][name])) != problems:
             raise NotRunError(f"needs all {problems} problems of {name}, these runs have {found}")
-    return rows.loc[list(claim.sets)] if claim.sets else rows
+    return rows.loc[list(sets)] if sets else rows
 
 
 def _by_problem(run: Run, metric: str) -> dict[str, NDArray[Any]]:

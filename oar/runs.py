@@ -1,16 +1,17 @@
 """A finished run's folder, read back: its settings, where its numbers come from, scores and logs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from oar.comparison import Evaluation, read_evaluation
+from oar.comparison import Evaluation, check_same, read_evaluation
 from oar.config import TrainConfig
 from oar.errors import DataError
 from oar.tracking import METRICS, TIMINGS
@@ -80,11 +81,27 @@ def finished(folder: Path, settings: TrainConfig) -> dict[str, Any] | None:
     return found if {key: found.get(key) for key in wanted} == wanted else None
 
 
+def check_alike(runs: Sequence[Run]) -> None:
+    """Raises DataError where two runs were evaluated in different ways, or on other problems."""
+    for run in runs[1:]:
+        if run.provenance["measure"] != runs[0].provenance["measure"]:
+            raise DataError(
+                f"{runs[0].folder} and {run.folder} were evaluated with different settings: evaluate both in the same way."
+            )
+    evaluations = [run.evaluation for run in runs if run.evaluation is not None]
+    for evaluation in evaluations[1:]:
+        check_same(evaluations[0], evaluation)
+
+
 def read_lines(path: Path) -> pd.DataFrame:
-    """A metrics.jsonl or timings.jsonl as a frame indexed by step; undefined metrics are NaN."""
+    """A metrics.jsonl or timings.jsonl as a frame indexed by step; undefined metrics are NaN.
+
+    A last line that a kill cut off is left out. Raises DataError where there is no step.
+    """
     if not path.exists():
         raise DataError(f"{path} is missing: the cell has not finished.")
-    frame = pd.read_json(path, lines=True)
+    lines, newline, _ = path.read_text(encoding="ascii").rpartition("\n")
+    frame = pd.read_json(StringIO(lines + newline), lines=True)
     if frame.empty or "step" not in frame.columns:
         raise DataError(f"{path} holds no steps: the cell has not finished.")
     return frame.groupby("step").last()  # a step may have one line for training and one for evaluation

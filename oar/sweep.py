@@ -10,7 +10,7 @@ from hydra.errors import CompactHydraException
 from omegaconf import DictConfig
 
 from oar.config import TrainConfig, validated
-from oar.errors import OarError
+from oar.errors import ConfigError, OarError
 from oar.rollout.fleet import KeptFleet
 from oar.runs import finished
 from oar.supervisor import train
@@ -38,7 +38,8 @@ def train_one_of_many(config: DictConfig) -> None:
         if code:
             raise OarError(f"The learner ended with exit code {code}; what it said stands above.")
     except OarError as error:
-        KEPT.stop()  # what state the failed run has left it in, nobody knows
+        if not isinstance(error, ConfigError):  # which refuses a run before it has touched them
+            KEPT.stop()  # what state the failed run has left them in, nobody knows
         alone = [*hydra.overrides.task, f"output_dir={folder}", "resume=auto"]
         print(
             f"{name}: error: {error}\nIt runs alone with: python -m experiments.train {shlex.join(alone)}",

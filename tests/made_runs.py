@@ -76,15 +76,19 @@ def describe_run(folder: Path, method: str, seed: int, *, data: object, **settin
         "method": {"name": method},
         "model": {"name": chosen["model"]},
         "gating": {"name": chosen["gating"], "tau": chosen["tau"], "beta": chosen["beta"]},
+        "learner": {"steps": 3},
     }
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     provenance = {
         "git_commit": "c0ffee",
         "git_dirty": False,
         "versions": VERSIONS,
+        "platform": "toy",
         "cpu": "toy CPU",
         "cores": 2,
         "gpu": chosen["gpu"],
+        "started": f"2026-11-0{seed}T00:00:00+00:00",
+        "finished": f"2026-11-0{seed}T01:00:00+00:00",
         "data": data,
         "seed": seed,
         "step": 3,

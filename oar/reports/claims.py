@@ -54,7 +54,7 @@ def claims_section(table: pd.DataFrame, profile: str) -> str:
         *([OTHER_PROFILE] if profile != PAPER else []),
         f"{len(table)} tests of {table['claim_id'].nunique()} claims: {counts}.",
         "## Tested",
-        _tested(tested) if len(tested) else "Nothing: see below.",
+        tested_table(tested) if len(tested) else "Nothing: see below.",
         "## Not run",
         _not_run(missing) if len(missing) else "Nothing: every claim was tested.",
     ]
@@ -63,7 +63,8 @@ def claims_section(table: pd.DataFrame, profile: str) -> str:
     return "\n\n".join(parts)
 
 
-def _tested(rows: pd.DataFrame) -> str:
+def tested_table(rows: pd.DataFrame) -> str:
+    """Markdown: the claims that could be tested, each with its verdict and what it rests on."""
     header = ["claim of the paper", "the paper's range", "verdict", "quantity", "metric"]
     header += [f"measured here [{CONFIDENCE:.0%}]", "interval over", "problems x k", "seeds"]
     lines = []

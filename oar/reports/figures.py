@@ -51,7 +51,7 @@ def draw_table1(scores: pd.DataFrame, labels: Mapping[str, str], path: Path) -> 
         count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
         bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
         figure.suptitle(f"Profile {scores['profile'].iloc[0]}, seeds per method: {count}{bars}", fontsize=11)
-        _save(figure, path)
+        save_png(figure, path)
 
 
 def with_sampling(title: str, rows: pd.DataFrame) -> str:
@@ -86,7 +86,7 @@ def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], labels: Mapping[str, s
             axes.set_xlabel("training step")
             if axes.has_data():
                 axes.legend(frameon=False, fontsize=9)
-        _save(figure, path)
+        save_png(figure, path)
 
 
 def _draw_dots(axes: Axes, rows: pd.DataFrame, labels: Mapping[str, str]) -> None:
@@ -114,6 +114,7 @@ def _draw_dots(axes: Axes, rows: pd.DataFrame, labels: Mapping[str, str]) -> Non
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_png(figure: Figure, path: Path) -> None:
+    """The figure as a PNG file, written atomically, without the name of the program that made it."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})

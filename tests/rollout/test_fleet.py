@@ -11,7 +11,7 @@ import pytest
 from oar.config import TrainConfig, validated
 from oar.errors import ConfigError, EngineError
 from oar.rollout.engine import EngineOptions
-from oar.rollout.fleet import VllmFleet, gpus_of_servers
+from oar.rollout.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from oar.rollout.servers import engine_at
 from oar.supervisor import engine_options, server_options, train
 from tests.conftest import FAKE_SERVERS
@@ -66,6 +66,41 @@ def test_a_fleet_runs_and_ends_as_one(options: Callable[..., FakeOptions], tmp_p
 def test_one_that_cannot_start_leaves_none(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="exit code 2 while starting"):
         VllmFleet([options(1, "--model", str(tmp_path)), options(2, "--fault", "no such")]).start()
+    assert servers_left(tmp_path) == 0
+
+
+def test_kept_servers_serve_run_after_run(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
+    mark = ("--model", str(tmp_path))
+    kept = KeptFleet()
+    first = kept.fitting([options(1, *mark)])
+    one = servers_left(tmp_path)  # with its guardian
+    assert kept.fitting([options(2, *mark)]) is first, "another log is no other server"
+    assert servers_left(tmp_path) == one
+    other = kept.fitting([options(3, *mark, "--world-size", "2")])
+    assert other is not first
+    assert first.poll() is not None, "the servers of another kind must not stay"
+    assert servers_left(tmp_path) == one
+    with pytest.raises(EngineError, match="exit code 2 while starting"):
+        kept.fitting([options(4, *mark, "--fault", "no such")])
+    assert servers_left(tmp_path) == 0
+    again = kept.fitting([options(5, *mark, "--world-size", "2")])
+    assert again.log_path == tmp_path / "engine5.log", "what could not start must not be taken for what runs"
+    kept.stop()
+    kept.stop()
+    assert servers_left(tmp_path) == 0
+
+
+def test_kept_servers_that_have_died_are_started_again(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
+    kept, dying = KeptFleet(), ("--model", str(tmp_path), "--fault", "dies_at", "--at", "/resume")
+    first = kept.fitting([options(1, *dying)])
+    with pytest.raises(EngineError, match="is gone"):
+        engine_at(first.urls, 10.0).resume()
+    while first.poll() is None:
+        pass
+    second = kept.fitting([options(2, *dying)])
+    assert second is not first
+    assert engine_at(second.urls, 10.0).health()
+    kept.stop()
     assert servers_left(tmp_path) == 0
 
 
