@@ -130,6 +130,7 @@ def markdown(
             parts += [f"## {with_sampling(title, rows)}", f"Problems: {counts}.", _score_table(rows, overhead)]
     if len(compared):
         parts.append(differences_section(compared))
+    parts.append("![accuracy by benchmark](table1.png)\n\n![learning curves](curves.png)")
     parts += ["## Provenance", _provenance_table(cells, provenance), *_paper_section(paper)]
     parts.append(claims_section(claims, cells[0].profile))
     return "\n\n".join(parts) + "\n"
