@@ -27,7 +27,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from oar.attribution import Floats
-from oar.cli import explain_errors
+from oar.cli import explain_errors, terminable
 from oar.config import ProbeConfig, TrainConfig, build, validated
 from oar.errors import ConfigError, OarError
 from oar.files import atomic_path
@@ -45,7 +45,7 @@ from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
 from oar.rollout.types import Rollout, Sampling
 from oar.seeding import derive_seed
-from oar.supervisor import engine_options, terminable
+from oar.supervisor import engine_options
 from oar.tasks.problem import Problem
 from oar.tasks.sources import load_benchmark
 from oar.tasks.task import Task

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
+from oar.cli import explain_errors, terminable
 from oar.config import TrainConfig, validated
 
 
@@ -34,4 +34,5 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with explain_errors(), terminable():  # of a multirun, whose launcher then ends its processes
+        main()

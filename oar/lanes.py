@@ -15,6 +15,7 @@ from typing import Any
 from hydra import compose
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from oar.cli import terminable
 from oar.config import TrainConfig, validated
 from oar.errors import ConfigError, OarError
 from oar.models import model_folder
@@ -22,7 +23,7 @@ from oar.processes import ChildProcess
 from oar.provenance import command, config_hash
 from oar.rollout.fleet import KeptFleet, VllmFleet
 from oar.runs import finished
-from oar.supervisor import server_options, terminable
+from oar.supervisor import server_options
 
 POLL_S = 1.0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 
+from oar.cli import terminable
 from oar.config import ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
 from oar.errors import ConfigError, EngineError, OarError
 from oar.files import write_text_atomic
@@ -170,17 +171,3 @@ def engine_options(rollout: RolloutConfig, model: ModelConfig, model_path: Path,
     if rollout.servers > 1:
         raise ConfigError(f"rollout.servers must be 1 for this program, but is {rollout.servers}.")
     return server_options(rollout, model, model_path, folder)[0]
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM ends the run like Ctrl-C, so that both leave by the same door."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
