@@ -19,6 +19,7 @@ from oar.reports.methods import CONTROL, METHOD, ORACLE, kind, label
 from oar.reports.report_charts import Dot, Panel, Row, dot_chart
 
 CAUSAL, ERROR = "causal_auc", "error_top_fifth"  # metrics of recall.csv
+TABLE1 = "embedded"  # folder of results/: its answers come first
 CHANCE = "uniform"  # its constant signal
 SIGNS = {REPRODUCED: "✓", WITHIN: "≈", NOT_REPRODUCED: "✗", NOT_RUN: "–"}
 
@@ -43,7 +44,7 @@ def summary(results: Path) -> tuple[list[Answer], list[str]]:
     """All answers that the tables give, in the order of the questions, and a sentence for each that is missing."""
     answers, missing = [], []
     for pattern, question, answer in QUESTIONS:
-        files = sorted(results.glob(pattern), key=lambda path: (path.parent.name != "embedded", path.parent.name))
+        files = sorted(results.glob(pattern), key=lambda path: (path.parent.name != TABLE1, path.parent.name))
         if not files:
             missing.append(f"“{question}” has no answer on top: there is no {pattern}.")
         for file in files:
@@ -88,19 +89,21 @@ def which_tokens(question: str, table: pd.DataFrame, source: str) -> Answer | No
     head = ["signal", "AUC of causal tokens [95 %]", "first error in top fifth [95 %]"]
     above = [name for name in _paper(methods) if found["low"][name] > chance[CAUSAL]]
     short = (
-        f"{_names(above)} better than chance at the tokens that matter." if above else "OAR does no better than chance."
+        f"{_are([label(name) for name in above])} better than chance at the tokens that matter."
+        if above
+        else "OAR does no better than chance."
     )
     return Answer(question, short, sentences, chart, html_table(head, lines), source, source.split("/")[0])
 
 
 def does_it_matter(question: str, table: pd.DataFrame, source: str) -> Answer | None:
-    """From differences.csv: which methods, controls and oracles are told apart from GRPO."""
-    rows = table[table["benchmark"] == MEAN] if set(DIFFERENCES) <= set(table.columns) else table[:0]
-    if rows.empty:
+    """From differences.csv, of Table 1 or of a study: who is told apart from GRPO, or from what a study compares with."""
+    rows = _compared(table)
+    if rows is None or rows.empty:
         return None
-    records = rows.to_dict("records")
-    above = list(dict.fromkeys(row["method"] for row in records if row["kind"] == METHOD and row["low"] > 0))
-    short = f"{_names(above)} above GRPO." if above else "No method is shown to be above GRPO."
+    records, other = rows.to_dict("records"), rows["against"].iloc[0]
+    above = list(dict.fromkeys(row["name"] for row in records if row["kind"] == METHOD and row["low"] > 0))
+    short = f"{_are(above)} above {other}." if above else f"No method is shown to be above {other}."
     named = {METHOD: "Methods", CONTROL: "Controls", ORACLE: "Oracles, which are told the tokens that matter"}
     sentences = [
         f"<b>{name}</b>: {_told([row for row in records if row['kind'] == of])}."
@@ -117,40 +120,43 @@ def does_it_matter(question: str, table: pd.DataFrame, source: str) -> Answer | 
             "four times in five; what is smaller may be there and not be seen."
         )
     metrics = list(rows["metric"].unique())
-    by_method = {
-        name: {row["metric"]: row for row in records if row["method"] == name} for name in rows["method"].unique()
-    }
+    by_name = {name: {row["metric"]: row for row in records if row["name"] == name} for name in rows["name"].unique()}
     chart = dot_chart(
         [
-            Row(label(name), [_difference_dot(of.get(metric)) for metric in metrics], kind(name) != METHOD)
-            for name, of in by_method.items()
+            Row(
+                name, [_difference_dot(of.get(metric)) for metric in metrics], next(iter(of.values()))["kind"] != METHOD
+            )
+            for name, of in by_name.items()
         ],
-        [Panel(f"{metric}, minus GRPO (points)", 0.0) for metric in metrics],
-        f"Differences from GRPO, from {source}; the numbers stand in the table below.",
+        [Panel(f"{metric}, minus {other} (points)", 0.0) for metric in metrics],
+        f"Differences from {other}, from {source}; the numbers stand in the table below.",
     )
     lines = [
-        [
-            label(row["method"]),
-            row["metric"],
-            _points(row),
-            str(row["interval_over"]),
-            str(row["seeds"]),
-            needed_text(row),
-            "" if pd.isna(row["smallest_shown"]) else f"{row['smallest_shown']:.1f}",
-        ]
+        [row["name"], row["metric"], _points(row), str(row["seeds"]), row["needed"], _one_digit(row["smallest_shown"])]
         for row in records
     ]
-    head = [
-        "",
-        "",
-        "metric",
-        "minus GRPO, points [95 %]",
-        "interval over",
-        "seeds",
-        "seeds to show it",
-        "smallest shown",
-    ]
-    return Answer(question, short, sentences, chart, html_table(head, lines), source, source.split("/")[0])
+    head = ["", "metric", f"minus {other}, points [95 %]", "seeds", "seeds to show it", "smallest shown"]
+    folder = source.split("/")[0]
+    question = question if folder == TABLE1 else f"{question} ({folder})"
+    return Answer(question, short, sentences, chart, html_table(head, lines), source, folder)
+
+
+def _compared(table: pd.DataFrame) -> pd.DataFrame | None:
+    """Name, kind, metric, difference, low, high, seeds, needed, smallest_shown, against; None for a table of another form."""
+    if set(DIFFERENCES) <= set(table.columns):
+        rows = table[table["benchmark"] == MEAN]
+        needed = [needed_text(row) for row in rows.to_dict("records")]
+        return rows.assign(name=rows["method"].map(label), needed=needed, against=rows["against"].map(label))
+    if not {"condition", "arm", "metric", "difference", "low", "high", "seeds", "seeds_needed"} <= set(table.columns):
+        return None
+    # A study (oar/studies.py): arms, most of them methods, under conditions; the page says what they are compared with.
+    name = table["arm"].map(label)
+    if table["condition"].nunique() > 1:
+        name = name + ", " + table["condition"]
+    needed = ["" if pd.isna(count) else f"{count:,.0f}" for count in table["seeds_needed"]]
+    return table.assign(
+        name=name, kind=table["arm"].map(kind), needed=needed, smallest_shown=float("nan"), against="the reference"
+    )
 
 
 def what_it_costs(question: str, table: pd.DataFrame, source: str) -> Answer | None:
@@ -240,17 +246,12 @@ def _read(file: Path) -> pd.DataFrame | None:
 
 
 def _told(records: Sequence[dict[Any, Any]]) -> str:
-    """By what their intervals say: who is above GRPO, below it, or neither."""
-    groups: dict[str, list[str]] = {
-        "above GRPO": [],
-        "below GRPO": [],
-        "not told apart from it": [],
-        "without interval": [],
-    }
+    """By what their intervals say: who is above, below, or neither."""
+    groups: dict[str, list[str]] = {"above": [], "below": [], "not told apart": [], "without interval": []}
     for row in records:
-        name = "above GRPO" if row["low"] > 0 else "below GRPO" if row["high"] < 0 else "not told apart from it"
+        name = "above" if row["low"] > 0 else "below" if row["high"] < 0 else "not told apart"
         found = groups["without interval" if pd.isna(row["low"]) else name]
-        found.append(f"{html.escape(label(row['method']))} ({row['metric']} {_points(row)})")
+        found.append(f"{html.escape(row['name'])} ({row['metric']} {_points(row)})")
     return "; ".join(f"{name}: {', '.join(found)}" for name, found in groups.items() if found)
 
 
@@ -296,6 +297,9 @@ def _name(method: str) -> str:
     return html.escape(text) if text != method else f"<code>{html.escape(method)}</code>"
 
 
-def _names(methods: Sequence[str]) -> str:
-    verb = "is" if len(methods) == 1 else "are"
-    return f"{' and '.join(label(one) for one in methods)} {verb}"
+def _are(names: Sequence[str]) -> str:
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def _one_digit(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:.1f}"

@@ -116,6 +116,7 @@ def difference(
         "metric": metric,
         "method": method,
         "kind": of,
+        "against": "grpo",
         "benchmark": "mean",
         "seeds": 3,
     }

@@ -167,9 +167,9 @@ def test_the_summary_reads_its_numbers(results: Path) -> None:
     assert "55% (OAR-P) and 25% (OAR-G) of 196; 20% is chance. OAR-P finds it most often: 55%" in tokens.sentences[1]
     assert matter.short == "No method is shown to be above GRPO."
     assert matter.sentences[0] == (
-        "<b>Methods</b>: below GRPO: OAR-G (avg@k -1.5 [-2.1, -0.7]); not told apart from it: OAR-P (avg@k -0.5 [-1.2, +0.3])."
+        "<b>Methods</b>: below: OAR-G (avg@k -1.5 [-2.1, -0.7]); not told apart: OAR-P (avg@k -0.5 [-1.2, +0.3])."
     )
-    assert matter.sentences[1] == "<b>Controls</b>: above GRPO: shuffled (control) (avg@k +1.2 [+0.4, +2.2])."
+    assert matter.sentences[1] == "<b>Controls</b>: above: shuffled (control) (avg@k +1.2 [+0.4, +2.2])."
     assert "With 3 seeds, only differences of 1.6 to 1.6 points" in matter.sentences[-1]
     assert "9 (4 to 310)" in matter.table
     assert claims.short == "0 of the 1 tests that could be made bear a claim out."
@@ -186,10 +186,25 @@ def test_above_and_below_need_an_interval_beside_zero(results: Path) -> None:
         assert answer is not None
         return answer.short, answer.sentences[0].split(": ")[1]
 
-    assert told(0.1, 2.0) == ("OAR-G is above GRPO.", "above GRPO")
-    assert told(0.0, 2.0) == ("No method is shown to be above GRPO.", "not told apart from it")
-    assert told(-2.0, -0.1)[1] == "below GRPO"
+    assert told(0.1, 2.0) == ("OAR-G is above GRPO.", "above")
+    assert told(0.0, 2.0) == ("No method is shown to be above GRPO.", "not told apart")
+    assert told(-2.0, -0.1)[1] == "below"
     assert told(float("nan"), float("nan"))[1] == "without interval"
+
+
+def test_a_studys_differences_are_read_as_well() -> None:
+    known = {"metric": "avg@k", "seeds": 3, "seeds_needed": None, "low": 0.5, "high": 2.0, "difference": 1.0}
+    rows = [known | {"condition": "default", "arm": arm} for arm in ("oar_g", "oracle_causal")]
+    answer = does_it_matter("Matter?", pd.DataFrame(rows), "controls/differences.csv")
+    assert answer is not None
+    assert (answer.question, answer.short) == ("Matter? (controls)", "OAR-G is above the reference.")
+    assert "oracle_causal (oracle) (avg@k +1.0 [+0.5, +2.0])" in answer.sentences[1]
+    rows.append(known | {"condition": "long", "arm": "oar_g", "low": -0.5, "seeds_needed": 1200})
+    answer = does_it_matter("Matter?", pd.DataFrame(rows), "pays/differences.csv")
+    assert answer is not None
+    assert "above: OAR-G, default (" in answer.sentences[0]
+    assert "not told apart: OAR-G, long (" in answer.sentences[0]
+    assert "<td>1,200</td>" in answer.table
 
 
 def test_a_signal_no_better_than_chance_is_called_that() -> None:
