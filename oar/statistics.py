@@ -4,6 +4,7 @@ Pure numpy; nothing here knows where a score came from.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,6 +138,7 @@ def student_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> tuple
     return mean - reach, mean + reach
 
 
+@cache
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
     """The t that Student's distribution with `freedom` degrees stays below in absolute value with probability `confidence`.
 

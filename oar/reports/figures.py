@@ -1,6 +1,7 @@
 """The pictures next to Table 1.
 
-Colours are Okabe and Ito's, and every method has a marker of its own as well. No pyplot: no global state, no window.
+Colours are Okabe and Ito's, and every method has a marker of its own as well; controls and oracles are hollow and
+dashed. No pyplot: no global state, no window.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 
 from oar.evaluation import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.files import atomic_path
+from oar.reports.methods import METHOD, kind
 from oar.statistics import mean_and_standard_error
 
 COLOURS = ("#7f7f7f", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
@@ -75,12 +77,13 @@ def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], labels: Mapping[str, s
                 curves = [run[metric].dropna() for of, run in runs if of == method and metric in run]
                 if not curves:
                     continue
-                style = {"color": COLOURS[index % len(COLOURS)]}
+                style = {"color": COLOURS[index % len(COLOURS)], **_face(method)}
                 for curve in curves:
-                    axes.plot(curve.index, curve, linewidth=0.6, alpha=0.35, **style)
+                    axes.plot(curve.index, curve, linewidth=0.6, alpha=0.35, color=style["color"])
                 mean = pd.concat(curves, axis=1, join="inner").mean(axis=1)
                 mean = mean.rolling(window, center=True, min_periods=1).mean()
-                marks = {"marker": MARKERS[index % len(MARKERS)], "markevery": max(1, len(mean) // 8), "markersize": 5}
+                style["linestyle"] = "-" if kind(method) == METHOD else "--"
+                marks = {"marker": _marker(index), "markevery": max(1, len(mean) // 8), "markersize": 5}
                 axes.plot(mean.index, mean, linewidth=2, label=name, **marks, **style)
             axes.set_title(title, loc="left", fontsize=10)
             axes.set_xlabel("training step")
@@ -100,8 +103,9 @@ def _draw_dots(axes: Axes, rows: pd.DataFrame, labels: Mapping[str, str]) -> Non
             [position + offset for position in range(len(benchmarks))],
             [mean for mean, _ in summary],
             yerr=[error or 0.0 for _, error in summary],  # one seed: no bar
-            fmt=MARKERS[index % len(MARKERS)],
+            fmt=_marker(index),
             color=COLOURS[index % len(COLOURS)],
+            **_face(method),
             markersize=5,
             capsize=3,
             label=name,
@@ -112,6 +116,15 @@ def _draw_dots(axes: Axes, rows: pd.DataFrame, labels: Mapping[str, str]) -> Non
     axes.set_ylabel("correct (%)")
     axes.grid(visible=False, axis="x")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _marker(index: int) -> str:
+    """Shifted by one for each round of the colours: no two of 64 methods have both in common."""
+    return MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
+
+
+def _face(method: str) -> dict[str, Any]:
+    return {} if kind(method) == METHOD else {"markerfacecolor": "none"}
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -1,7 +1,8 @@
 """Table 1: base model, GRPO and OAR from finished cells to files.
 
-Writes `table1.csv` (tidy, one row per seed), `claims.csv` (the claim ledger), `table1.md`, `table1.png`, `curves.png` and
-`provenance.json`. What the paper reports stands in sections of its own and never enters our numbers.
+Writes `table1.csv` (tidy, one row per seed), `differences.csv`, `scores.parquet` (right samples by problem), `claims.csv` (the
+claim ledger), `table1.md`, `table1.png`, `curves.png` and `provenance.json`. What the paper reports stands in sections of its
+own and never enters our numbers.
 """
 
 import json
@@ -17,13 +18,13 @@ from oar.evaluation import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.files import atomic_path, write_text_atomic
 from oar.ledger import ledger
 from oar.reports.claims import claims_section, table_text, write_claims
+from oar.reports.differences import SCORES, differences, differences_section, read_problem_scores
 from oar.reports.figures import draw_curves, draw_table1, with_sampling
+from oar.reports.methods import BASE, GRPO, label, method_order
 from oar.runs import read_lines, read_run
 from oar.statistics import mean_and_standard_error
 
 COLUMNS = ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
-BASE, GRPO = "base", "grpo"
-LABELS = {BASE: "Base model", GRPO: "GRPO", "oar_g": "OAR-G", "oar_p": "OAR-P"}
 METRICS = {SAMPLED_METRIC: "avg@{k} (sampled at temperature {temperature})", GREEDY_METRIC: "pass@1 (greedy)"}
 
 
@@ -41,9 +42,10 @@ class Cell:
 
 
 def write_table1(cells: Sequence[Cell], folder: Path, *, reference: Path, provenance: Mapping[str, object]) -> None:
-    """Write the six files into `folder`, each atomically.
+    """Write the eight files into `folder`, each atomically; `scores.parquet` only where a run holds scores of single problems.
 
     `reference`: the folder of the paper's values and claims (results/reference); `provenance`: oar.provenance.collect_provenance.
+    Scores of single problems come from each cell's samples.parquet, else from the `scores.parquet` that stands in `folder`.
     Raises DataError when a file is missing, a cell occurs twice, or cells do not measure the same thing.
     """
     cells = sorted(cells, key=lambda cell: (method_order(cell.method), cell.seed))
@@ -53,9 +55,17 @@ def write_table1(cells: Sequence[Cell], folder: Path, *, reference: Path, proven
     runs = [(cell.method, read_lines(cell.metrics)) for cell in cells if cell.metrics is not None]
     trained = [read_run(cell.evaluation.parent) for cell in cells if cell.metrics is not None]
     claims = ledger(load_claims(reference), trained)
-    text = markdown(cells, scores, _read_csv(reference / "paper.csv", text=True), claims, provenance)
+    runs_by_key = {(cell.method, cell.seed): cell.evaluation.parent for cell in cells}
+    problems = read_problem_scores(runs_by_key, folder / SCORES, scores)
+    compared = differences(scores, problems)
+    text = markdown(cells, scores, compared, _read_csv(reference / "paper.csv", text=True), claims, provenance)
     with atomic_path(folder / "table1.csv") as path:
         scores[COLUMNS].to_csv(path, index=False)
+    with atomic_path(folder / "differences.csv") as path:
+        compared.to_csv(path, index=False)
+    if len(problems):
+        with atomic_path(folder / SCORES) as path:
+            problems.to_parquet(path, index=False, compression="zstd")
     write_claims(claims, folder / "claims.csv")
     write_text_atomic(folder / "table1.md", text)
     draw_table1(scores, labels, folder / "table1.png")
@@ -93,19 +103,10 @@ def read_scores(cells: Sequence[Cell]) -> pd.DataFrame:
     return scores
 
 
-def method_order(method: str) -> tuple[int, str]:
-    """Base model, GRPO, OAR-G, OAR-P, then everything else by name."""
-    return (list(LABELS).index(method) if method in LABELS else len(LABELS), method)
-
-
-def label(method: str) -> str:
-    """How a method is called in tables and pictures."""
-    return LABELS.get(method, method)
-
-
 def markdown(
     cells: Sequence[Cell],
     scores: pd.DataFrame,
+    compared: pd.DataFrame,
     paper: pd.DataFrame,
     claims: pd.DataFrame,
     provenance: Mapping[str, object],
@@ -127,6 +128,9 @@ def markdown(
                 f"{row.benchmark} {row.n}{f' (k = {row.k})' if several else ''}" for row in problems.itertuples()
             )
             parts += [f"## {with_sampling(title, rows)}", f"Problems: {counts}.", _score_table(rows, overhead)]
+    if len(compared):
+        parts.append(differences_section(compared))
+    parts.append("![accuracy by benchmark](table1.png)\n\n![learning curves](curves.png)")
     parts += ["## Provenance", _provenance_table(cells, provenance), *_paper_section(paper)]
     parts.append(claims_section(claims, cells[0].profile))
     return "\n\n".join(parts) + "\n"

@@ -105,7 +105,7 @@ def test_one_seed_has_no_standard_error(tmp_path: Path) -> None:
 
 def test_methods_without_a_common_seed_or_baseline_have_no_difference(tmp_path: Path) -> None:
     cells = [make_cell(tmp_path, "base", 0, 40, 20), make_cell(tmp_path, "entropy", 1, 50, 30, 2.0)]
-    row = tables(write(cells, tmp_path / "out"))[0]["entropy"]
+    row = tables(write(cells, tmp_path / "out"))[0]["entropy (control)"]
     assert (row["mean − base"], row["mean − GRPO"], row["overhead"]) == ("", "", "(2.00 s/step)")
 
 
@@ -164,7 +164,7 @@ def test_pictures_and_provenance_are_there(tmp_path: Path) -> None:
     assert "| seconds of GRPO, by seed | 100, 100 |" in text
     assert "| git_commit |  |" in text
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "claims.csv", "curves.png", "provenance.json", "table1.csv", "table1.md", "table1.png",
+        "claims.csv", "curves.png", "differences.csv", "provenance.json", "table1.csv", "table1.md", "table1.png",
     ]  # fmt: skip
 
 

@@ -1,0 +1,68 @@
+"""What results/ holds: a page for each experiment, and a sentence for each folder that is not as it should be."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REFERENCE, INSPECTOR = "reference", "inspector"  # what the paper says; pages of the credit inspector: not experiments
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPage:
+    """A page that an experiment wrote: Markdown, where its numbers come from (None: not said), its tables."""
+
+    folder: Path
+    file: Path
+    text: str
+    provenance: Mapping[str, Any] | None
+    tables: list[Path]
+
+    @property
+    def slug(self) -> str:
+        """Of the folder: what a browser finds the page by."""
+        return slug(self.folder.name)
+
+
+def read_results(results: Path) -> tuple[list[ResultPage], list[str]]:
+    """The pages of all folders by name, and what is wrong with any of them, in one sentence each."""
+    pages, faults = [], []
+    for folder in sorted(path for path in results.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        if folder.name in (REFERENCE, INSPECTOR):
+            continue
+        files = sorted(folder.glob("*.md"))
+        if len(files) != 1:
+            found = f"{len(files)} of them: {', '.join(file.name for file in files)}" if files else "none"
+            faults.append(f"{folder.name} must hold one page (a file .md), but has {found}; it is left out.")
+            continue
+        try:
+            text = files[0].read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            faults.append(f"{folder.name}/{files[0].name} cannot be read ({error}); it is left out.")
+            continue
+        tables = sorted(path for path in folder.iterdir() if path.suffix in (".csv", ".parquet"))
+        if not tables:
+            faults.append(
+                f"{folder.name} has no table beside its page (.csv or .parquet): its numbers cannot be checked."
+            )
+        provenance = read_provenance(folder / "provenance.json")
+        if provenance is None:
+            faults.append(f"{folder.name} does not say where its numbers come from: its provenance.json is none.")
+        pages.append(ResultPage(folder, files[0], text, provenance, tables))
+    return pages, faults
+
+
+def read_provenance(path: Path) -> Mapping[str, Any] | None:
+    """A record of JSON; None where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def slug(name: str) -> str:
+    """A name as it may stand in an address: lower case, hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
