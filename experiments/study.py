@@ -4,7 +4,6 @@ Arms are compared under conditions, each under the same training seeds; conf/exp
 need is made once: its folder in `work_dir` is named by what it computes.
 """
 
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +137,7 @@ def described(cfg: StudyConfig, jobs: list[Job]) -> Study:
         ran=ran.strip(),
         reference=cfg.reference,
         credit=cfg.credit,
-        repeat=os.fspath(shlex.join(["python", "-m", "experiments.study", *changed])),
+        repeat=shlex.join(["python", "-m", "experiments.study", *changed]),
     )
 
 

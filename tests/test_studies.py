@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -193,6 +195,29 @@ def test_a_study_that_cannot_work_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             study("controls", override)
+
+
+def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_path) -> None:
+    arms = "arms={grpo: ['method=grpo'], oar_g: ['method=oar_g']}"
+    chosen = ["seeds=2", "~arms", f"+{arms}", f"work_dir={tmp_path}/runs", f"output_dir={tmp_path}/page"]
+    _, runs = study("controls", *chosen)
+    for number, run in enumerate(runs):
+        job = run.job
+        made = make_run(tmp_path / "made" / str(number), run.arm, job.settings.seed, {"words1": EASY})
+        record = json.loads((made / "evaluation.json").read_text())
+        record["provenance"] |= {"identity": job.settings.identity(), "measure": job.settings.measure(), "step": 50}
+        record["provenance"] |= {"platform": "toy", "started": "2026-01-01", "finished": "2026-01-02"}
+        (made / "evaluation.json").write_text(json.dumps(record))
+        job.folder.parent.mkdir(exist_ok=True)
+        made.rename(job.folder)
+    command = [sys.executable, "-m", "experiments.study", "experiment=controls", *chosen]
+    done = subprocess.run(command, cwd=CONF.parent, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = (tmp_path / "page" / "controls.md").read_text()
+    assert "4 runs of 50 steps, 2 training seeds" in text
+    assert "| default | `oar_g` | +0.0 ± 0.0 |" in text
+    assert "python -m experiments.study experiment=controls seeds=2" in text
+    assert json.loads((tmp_path / "page" / "provenance.json").read_text())["learner_steps"] == 50
 
 
 def test_a_page_from_made_up_runs(tmp_path) -> None:
