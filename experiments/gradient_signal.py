@@ -31,7 +31,7 @@ from oar.credit import assign_credit
 from oar.errors import ConfigError
 from oar.files import atomic_path
 from oar.gating import weight_metrics
-from oar.gradient_signal import TARGET, signal_table, with_best_weights
+from oar.gradient_signal import FACT, TARGET, signal_table, with_best_weights
 from oar.importance import CreditInputs
 from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.examine import score_batch
@@ -49,7 +49,6 @@ from oar.tasks.task import Task
 from oar.tasks.words import language
 
 CLASSES = ("causal", "signs", "filler", "words", "end")
-FACT = "fact"  # metric of a condition itself: the arm's name is then the fact's
 PROBLEMS_AT_A_TIME = 16  # drawn by one call of the model
 
 
@@ -288,17 +287,17 @@ def facts(
     batch = graded.batch
     tokens, credited = batch.completion_mask.sum(), batch.has_answer & (advantages != 0)
     found = {
-        "accuracy": graded.rewards.mean(),
-        "completion_tokens": batch.completion_lengths.float().mean(),
-        "completions": len(batch),
-        "with_advantage": (advantages != 0).float().mean(),
-        **{f"tokens/{name}": mask.sum() / tokens for name, mask in classes.items()},
+        "accuracy": float(graded.rewards.mean()),
+        "completion_tokens": float(batch.completion_lengths.float().mean()),
+        "completions": float(len(batch)),
+        "with_advantage": float((advantages != 0).float().mean()),
+        **{f"tokens/{name}": float(mask.sum() / tokens) for name, mask in classes.items()},
         **{
             f"ess_ratio/{name}": weight_metrics(own[credited], batch.reasoning_mask[credited])["ess_ratio"]
             for name, own in weights.items()
         },
     }
-    return pd.DataFrame([{"arm": name, "metric": FACT, "value": float(value)} for name, value in found.items()])
+    return pd.DataFrame([{"arm": name, "metric": FACT, "value": value} for name, value in found.items()])
 
 
 if __name__ == "__main__":

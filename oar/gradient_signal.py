@@ -26,6 +26,7 @@ BEST = "best_by_class"  # the arm that `with_best_weights` adds
 ALIGNMENT, ALIGNMENT_RATIO = "alignment", "alignment_ratio"
 GAIN, GAIN_RATIO = "gain", "gain_ratio"
 SIGNAL_SHARE, NOISE_SHARE = "signal_share", "noise_share"
+FACT = "fact"  # what is true of a condition, beside the table's own metrics: `arm` is then the name of the fact
 COLUMNS = ["arm", "metric", "batch", "value", "low", "high"]
 Z = 1.959964  # of a 95 % interval; the jackknife has as many degrees of freedom as there are units
 ADAM_EPS = 1e-8

@@ -28,7 +28,7 @@ def credit_section(table: pd.DataFrame) -> str:
                 continue
             first, last = by_seed[by_seed.columns[0]], by_seed[by_seed.columns[-1]]
             cells = [_cell(first), _cell(last), _cell(last - first, sign="+")]
-            lines.append([condition, f"`{arm}`", title, *cells, f"{by_seed.columns[0]}, {by_seed.columns[-1]}"])
+            lines.append([str(condition), f"`{arm}`", title, *cells, f"{by_seed.columns[0]}, {by_seed.columns[-1]}"])
     header = ["condition", "arm", "quantity", "first", "last", "change", "steps"]
     return "\n\n".join(["## Does credit concentrate?", READING, table_lines(header, lines)])
 

@@ -14,6 +14,7 @@ from oar.gradient_signal import (
     ALIGNMENT,
     ALIGNMENT_RATIO,
     BEST,
+    FACT,
     GAIN,
     GAIN_RATIO,
     NOISE_SHARE,
@@ -99,9 +100,9 @@ def _ran(run: Mapping[str, object]) -> str:
 
 def _measured(table: pd.DataFrame, reference: str, judged: int) -> list[str]:
     conditions = list(table["condition"].unique())
-    facts = table[table["metric"] == "fact"].pivot(index="arm", columns="condition", values="value")
+    facts = table[table["metric"] == FACT].pivot(index="arm", columns="condition", values="value")
     rows = [
-        [name, *(_number(facts.at[name, one]) for one in conditions)]
+        [name, *(_number(facts[one][name]) for one in conditions)]
         for name in table["arm"].unique()
         if name in facts.index
     ]
@@ -206,8 +207,9 @@ def draw_batches(table: pd.DataFrame, path: Path, *, reference: str) -> None:
         for axes, condition in zip(panels, conditions, strict=False):
             for index, arm in enumerate(arms):
                 line = rows[(rows["condition"] == condition) & (rows["arm"] == arm)].sort_values("batch")
-                style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-                axes.plot(range(len(batches)), line["value"], linewidth=1.4, markersize=5, label=arm, **style)
+                colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+                places = range(len(batches))
+                axes.plot(places, line["value"], color=colour, marker=marker, linewidth=1.4, markersize=5, label=arm)
             axes.axhline(1.0, color="#555555", linewidth=1, linestyle=":")
             axes.set_xticks(range(len(batches)), labels)
             axes.set_title(condition, fontsize=10, loc="left")

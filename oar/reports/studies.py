@@ -1,5 +1,6 @@
 """A study from its runs to files: `<name>.md`, `scores.csv`, `differences.csv`, pictures, `provenance.json`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,10 +104,10 @@ def means_table(scores: pd.DataFrame, runs: Sequence[Finished]) -> str:
     seconds: dict[tuple[str, str], list[float]] = {}
     for one in runs:
         seconds.setdefault((one.condition, one.arm), []).extend(one.run.timings["total"].dropna())
-    means = mean_scores(scores).set_index(["condition", "arm", "metric"])
+    means = {(row["condition"], row["arm"], row["metric"]): row for row in mean_scores(scores).to_dict("records")}
     lines = []
     for (condition, arm), took in seconds.items():
-        cells = [means.loc[(condition, arm, metric)] for metric in METRICS]
+        cells = [means[(condition, arm, metric)] for metric in METRICS]
         lines.append(
             [
                 condition,
@@ -141,11 +142,10 @@ def with_error(value: float, error: float, *, sign: str = "") -> str:
     return f"{value:{sign}.1f}" + ("" if pd.isna(error) else f" ± {error:.1f}")
 
 
-def needed_text(needed: object, error: float) -> str:
+def needed_text(needed: int | None, error: float) -> str:
     """How many seeds; blank where one seed shows no spread, in words where no number of them is near."""
-    if pd.isna(error):
-        return ""
-    return "more than 10,000" if pd.isna(needed) else f"{needed}"  # type: ignore[call-overload]
+    said = "more than 10,000" if pd.isna(needed) else f"{needed}"
+    return "" if math.isnan(error) else said
 
 
 def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
