@@ -1,0 +1,173 @@
+"""The measurement of gradients on a real model: classes, linearity, and the target against the textbook's policy gradient."""
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hydra import initialize_config_dir
+
+from experiments.gradient_signal import (
+    CLASSES,
+    GradientSignalConfig,
+    completion_advantages,
+    gradient,
+    planned,
+    token_classes,
+    token_weights,
+)
+from oar.config import TrainConfig, validated
+from oar.errors import ConfigError
+from oar.gradient_signal import COLUMNS, TARGET, signal_table
+from oar.learner.collect import grade_rollouts
+from oar.learner.examine import score_batch
+from oar.reports.gradient_signal import write_gradient_signal
+from oar.rollout.types import Rollout
+from oar.scoring import score_completions
+from oar.tasks.task import Task
+from oar.tasks.words import TEACHING_STREAM, build_tokenizer, demonstration, make_tiers, training_problem
+from oar.tasks.words.teaching import TeachConfig, build_model
+from tests.test_config import CONF, composed
+
+
+def config(*overrides):
+    return validated(composed(*overrides, name="gradient_signal"), GradientSignalConfig)
+
+
+def plan(cfg, condition="default"):
+    with initialize_config_dir(str(CONF), version_base=None):
+        return planned(cfg, cfg.conditions[condition])
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """An untaught model with demonstrations as its completions: 4 problems x 4, with filler, some answers made wrong."""
+    arms = plan(config())
+    settings = arms["grpo"]
+    settings = replace(settings, learner=replace(settings.learner, num_generations=4, micro_batch_size=4))
+    tokenizer = build_tokenizer(1024)
+    task, model = Task(tokenizer, "####"), build_model(TeachConfig(hidden_size=32, num_layers=1), tokenizer).eval()
+    problems, groups = [], []
+    for index in range(4):
+        made = training_problem(make_tiers(filler=2), TEACHING_STREAM, 0, index)
+        texts = [demonstration(made, Random(10 * index + copy)) for copy in range(4)]
+        texts[0] = texts[0] + " 1"  # another number than the answer
+        texts[1] = texts[1].partition("####")[0].strip()  # no answer at all
+        ids = [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in texts]
+        prompt = tuple(task.encode_prompt(made.problem))
+        problems.append(made.problem)
+        groups.append([Rollout(prompt, tuple(one), (0.0,) * len(one), 0, "stop") for one in ids])
+    graded = grade_rollouts(problems, groups, task, torch.device("cpu"))
+    return settings, arms, task, model, graded, score_batch(model, graded.batch, settings)
+
+
+def test_every_token_is_of_one_class_and_causal_ones_are_the_tasks(drawn) -> None:
+    _, _, task, _, graded, _ = drawn
+    classes = token_classes(graded, task)
+    assert tuple(classes) == CLASSES
+    total = sum(mask.int() for mask in classes.values())
+    assert torch.equal(total, graded.batch.completion_mask.int())
+    assert all(mask.any() for mask in classes.values())
+    assert torch.equal(classes["causal"], graded.marks["causal"])
+    said = {name: set(task.decode(graded.batch.completion_ids[mask]).split()) for name, mask in classes.items()}
+    assert said["signs"] == {"=", "."}
+    assert "####" in said["end"]
+    assert "=" not in said["words"]
+    assert "hmm" not in said["words"]
+
+
+def test_the_classes_gradients_add_up_to_the_uniform_one(drawn) -> None:
+    settings, arms, task, model, graded, scores = drawn
+    advantages = completion_advantages(graded, settings.learner)
+    assert (advantages != 0).all()
+    index = torch.arange(8)
+
+    def of(token_advantages):
+        return gradient(model, graded, scores, token_advantages, index, settings.learner, 1.0)
+
+    uniform = token_weights(arms["grpo"], model, task, graded, scores)
+    assert torch.equal(uniform, torch.ones_like(uniform))
+    whole = of(advantages[:, None] * uniform)
+    parts = [of(advantages[:, None] * mask) for mask in token_classes(graded, task).values()]
+    assert np.abs(whole).max() > 1e-3
+    np.testing.assert_allclose(np.sum(parts, axis=0), whole, atol=1e-6)
+
+
+def test_the_target_is_the_textbooks_gradient_of_the_expected_reward(drawn) -> None:
+    """REINFORCE with leave-one-out baselines: mean over completions of (r_i - mean of the others) x grad log p(completion)."""
+    settings, _, _, model, graded, scores = drawn
+    learner = replace(settings.learner, divide_by_std=False, leave_one_out=True, aggregation="constant")
+    advantages = completion_advantages(graded, learner)[:, None] * torch.ones_like(scores.logprobs)
+    index = torch.arange(4, 12)
+    found = gradient(model, graded, scores, advantages, index, learner, 1.0)
+    rewards = graded.rewards.view(4, 4)
+    others = (rewards.sum(dim=1, keepdim=True) - rewards) / 3
+    model.zero_grad(set_to_none=True)
+    logprobs = score_completions(model, graded.batch, temperature=1.0).logprobs
+    objective = ((rewards - others).view(-1, 1) * logprobs * graded.batch.completion_mask)[index].sum(dim=1).mean()
+    objective.backward()
+    expected = torch.cat([one.grad.flatten() for one in model.parameters()]).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_every_arm_weighs_tokens_with_mean_one(drawn) -> None:
+    _, arms, task, model, graded, scores = drawn
+    mask = graded.batch.reasoning_mask & graded.batch.has_answer[:, None]
+    for name, settings in arms.items():
+        settings = replace(settings, learner=replace(settings.learner, num_generations=4))
+        weights = token_weights(settings, model, task, graded, scores)
+        assert torch.all(weights[~mask] == 1), name
+        assert float(weights[mask].mean()) == pytest.approx(1, abs=1e-5), name
+    causal = graded.marks["causal"] & mask
+    weights = token_weights(arms["oracle_causal"], model, task, graded, scores)
+    assert weights[causal].min() > 10 * weights[mask & ~causal].max()  # absolute threshold: floor 0.1 against 1 + beta
+
+
+def test_the_page_has_every_condition_and_keeps_what_people_wrote(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    gradients = {name: rng.normal(1, 1, size=(8, 5)).astype(np.float32) for name in (TARGET, "grpo", "oar_g", "words")}
+    one = signal_table(gradients, reference="grpo", classes=["words"], batches=[1, 4, float("inf")], lr=1e-4)
+    fact = pd.DataFrame([{"arm": "accuracy", "metric": "fact", "value": 0.4375}])
+    table = pd.concat(
+        [pd.concat([one, fact]).assign(condition=name) for name in ("default", "filler")], ignore_index=True
+    )
+    run = {
+        "units": 8,
+        "prompts": 1,
+        "seed": 1,
+        "arms": {"grpo": ["method=grpo"]},
+        "conditions": {"default": [], "filler": ["a=1"]},
+    }
+    provenance = {"command": "python -m experiments.gradient_signal", "git_commit": "c0ffee"}
+    page = write_gradient_signal(table, tmp_path, reference="grpo", judged=4, run=run, provenance=provenance)
+    page.write_text(page.read_text().replace("Nobody has read these numbers yet.", "It pays there."))
+    write_gradient_signal(table, tmp_path, reference="grpo", judged=4, run=run, provenance=provenance)
+    text = page.read_text()
+    assert "It pays there." in text
+    assert "| accuracy | 0.438 | 0.438 |" in text
+    assert "`filler`: a=1" in text
+    assert set(COLUMNS) <= set(pd.read_csv(tmp_path / "gradient_signal.csv").columns)
+    assert {file.name for file in tmp_path.iterdir()} >= {"forest.png", "batches.png", "classes.png", "provenance.json"}
+
+
+def test_the_condition_of_filler_is_another_base_model_and_leaves_room_for_longer_completions() -> None:
+    conditions = config().conditions
+    default, filler = (validated(composed(*conditions[name]), TrainConfig) for name in ("default", "filler_12"))
+    assert (default.model.teach["filler"], filler.model.teach["filler"]) == (0, 12)
+    assert filler.rollout.max_new_tokens == filler.model.teach["max_new_tokens"] == 192
+    assert filler.rollout.max_model_len > default.rollout.max_model_len
+
+
+def test_what_cannot_work_is_refused_before_anything_starts() -> None:
+    for override, said in (
+        ("batches=[6]", "multiples of prompts"),
+        ("judged=8", "one of batches"),
+        ("units=2", "units must be 6 or more"),
+        ("reference=best", "one of arms"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            config(override)
+    with pytest.raises(ConfigError, match="cannot be composed"):
+        plan(config("arms.grpo=['method=nobody']"))
