@@ -32,7 +32,7 @@ from experiments.bench_update import (
     turned,
 )
 from oar.advantages import group_advantages
-from oar.cli import explain_errors
+from oar.cli import explain_errors, terminable
 from oar.config import validated
 from oar.costs import (
     EMBEDDED,
@@ -59,7 +59,7 @@ from oar.rollout.access import engine_token
 from oar.rollout.client import EngineClient
 from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
-from oar.supervisor import engine_options, terminable
+from oar.supervisor import engine_options
 from oar.tasks.task import Task
 
 

@@ -23,14 +23,13 @@ from rich.progress import Progress
 from experiments.bench_plan import Case, KeptCases, SizeConfig, told_size, train_config
 from experiments.bench_update import FIRST_WORD, in_fresh_process, turned
 from experiments.learner_sides import SIDES, Steps
-from oar.cli import explain_errors
+from oar.cli import explain_errors, terminable
 from oar.config import validated
 from oar.errors import ConfigError
 from oar.progress import progress_bars
 from oar.provenance import ROOT, code_hash, collect_provenance, git_state
 from oar.reports.bench_learner import OAR, TRL, Where, case_rows, tidy, write_bench_learner
 from oar.seeding import generator
-from oar.supervisor import terminable
 
 OLD_NOISE = 0.1  # nats; standard deviation of the old logprobs about those of a uniform policy
 

@@ -17,7 +17,7 @@ from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
+from oar.cli import explain_errors, terminable
 from oar.config import TrainConfig, validated
 from oar.drills.catalogue import DRILLS, SHORT, Drill
 from oar.drills.perform import DrillResult, Stage, perform
@@ -26,7 +26,7 @@ from oar.models import model_folder
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.reports.fault_drills import numbers, write_drills
 from oar.rollout.engine import VllmEngine
-from oar.supervisor import engine_options, terminable
+from oar.supervisor import engine_options
 
 
 @dataclass

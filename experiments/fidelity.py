@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from experiments.fidelity_signals import counted_tokens
 from experiments.recall import SPLITS
-from oar.cli import explain_errors
+from oar.cli import explain_errors, terminable
 from oar.config import GatingConfig, TrainConfig, build, validated
 from oar.errors import ConfigError
 from oar.fidelity import BACKWARD, FORWARD, SECONDS, agreement, agreement_between, condition_facts, fidelity_table
@@ -41,7 +41,6 @@ from oar.recall import SPEARMAN
 from oar.reports.fidelity import write_fidelity
 from oar.rollout.types import Rollout
 from oar.seeding import derive_seed
-from oar.supervisor import terminable
 from oar.tasks.problem import Problem
 from oar.tasks.sources import load_benchmark
 from oar.tasks.task import Task

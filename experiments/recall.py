@@ -26,12 +26,12 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 from torch import Tensor
 
-from experiments.table1 import Job
 from oar.attribution import Floats
-from oar.cli import explain_errors
+from oar.cli import explain_errors, terminable
 from oar.config import ProbeConfig, TrainConfig, build, validated
 from oar.errors import ConfigError, OarError
 from oar.files import atomic_path
+from oar.lanes import Job
 from oar.learner.examine import Subject, as_the_gate_sees_it, examine, signal_importance
 from oar.models import load_policy, load_tokenizer, model_folder, weight_files
 from oar.processes import ChildProcess
@@ -45,7 +45,7 @@ from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
 from oar.rollout.types import Rollout, Sampling
 from oar.seeding import derive_seed
-from oar.supervisor import engine_options, terminable
+from oar.supervisor import engine_options
 from oar.tasks.problem import Problem
 from oar.tasks.sources import load_benchmark
 from oar.tasks.task import Task
@@ -138,7 +138,7 @@ class Plan:
         """The run that makes the trained model."""
         overrides = self.cfg.own_overrides() + self.cfg.training_overrides()
         folder = self.work / f"{TRAINED}-{self.training.identity()}-{self.cfg.train_steps}"
-        return Job("grpo", self.cfg.seed, folder, overrides, self.training)
+        return Job(folder, overrides, self.training)
 
     def description(self) -> dict[str, object]:
         """What was measured, for the report."""

@@ -1,6 +1,7 @@
 """How entry points end: one clear sentence and exit code 2 for what a user can mend, a traceback for what is our fault."""
 
 import errno
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,3 +33,17 @@ def explain_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         sys.exit(EXIT_INTERRUPTED)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends the run like Ctrl-C, so that both leave by the same door."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -11,6 +11,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from oar.comparison import Evaluation, read_evaluation
+from oar.config import TrainConfig
 from oar.errors import DataError
 from oar.tracking import METRICS, TIMINGS
 
@@ -67,6 +68,16 @@ def read_run(folder: Path) -> Run:
     if missing:
         raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")
     return Run(folder, settings, provenance)
+
+
+def finished(folder: Path, settings: TrainConfig) -> dict[str, Any] | None:
+    """Where the numbers of the run in `folder` come from; None where it has not finished, or did under other settings."""
+    evaluation = folder / "evaluation.json"
+    if not evaluation.exists():
+        return None
+    found: dict[str, Any] = json.loads(evaluation.read_text(encoding="utf-8"))["provenance"]
+    wanted = {"step": settings.learner.steps, "identity": settings.identity(), "measure": settings.measure()}
+    return found if {key: found.get(key) for key in wanted} == wanted else None
 
 
 def read_lines(path: Path) -> pd.DataFrame:

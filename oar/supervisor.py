@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 
+from oar.cli import terminable
 from oar.config import ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
 from oar.errors import ConfigError, EngineError, OarError
 from oar.files import write_text_atomic
@@ -22,7 +23,7 @@ from oar.models import model_folder
 from oar.processes import ChildProcess
 from oar.rollout.access import engine_token
 from oar.rollout.engine import EngineOptions, telling_lines
-from oar.rollout.fleet import VllmFleet, gpus_of_servers
+from oar.rollout.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from oar.rollout.sync import refuse_without_gpu, transfer_folder
 from oar.tasks.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
 from oar.tasks.template import load_template
@@ -34,8 +35,8 @@ NOTICE_S = 2.0
 KILLED = 128  # plus the signal's number: the exit code of a process that was killed
 
 
-def train(cfg: TrainConfig, folder: Path) -> int:
-    """Run one training in `folder`; returns the exit code.
+def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
+    """Run one training in `folder`; returns the exit code. Its servers are those of `kept`, else its own and end with it.
 
     Everything that can be refused is refused before the first process starts. Raises ConfigError for that, EngineError when the
     engine cannot start or dies (and is not to be restarted), OarError when the learner is killed.
@@ -66,7 +67,9 @@ def train(cfg: TrainConfig, folder: Path) -> int:
         sync_folder = transfer_folder(folder, None if cfg.sync.folder is None else Path(cfg.sync.folder))
         # The learner empties it after each push; this is for one that was killed on the way.
         running.callback(shutil.rmtree, sync_folder, ignore_errors=True)
-        engine = running.enter_context(VllmFleet(servers)) if servers else None
+        engine = None
+        if servers:
+            engine = running.enter_context(VllmFleet(servers)) if kept is None else kept.fitting(servers)
         command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
         command += ["--engine-urls", *(engine.urls if engine else cfg.rollout.urls), "--sync-folder", str(sync_folder)]
         lost = folder / ENGINE_LOST
@@ -168,17 +171,3 @@ def engine_options(rollout: RolloutConfig, model: ModelConfig, model_path: Path,
     if rollout.servers > 1:
         raise ConfigError(f"rollout.servers must be 1 for this program, but is {rollout.servers}.")
     return server_options(rollout, model, model_path, folder)[0]
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM ends the run like Ctrl-C, so that both leave by the same door."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

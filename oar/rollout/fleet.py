@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -75,6 +76,30 @@ class VllmFleet:
     def _telling(self) -> VllmEngine:
         ended = [engine for engine in self._engines if engine.poll() is not None]
         return ended[0] if ended else self._engines[0]
+
+
+class KeptFleet:
+    """Servers that serve one run after the other; started anew only for a run that needs others, or where they have ended."""
+
+    def __init__(self) -> None:
+        self._fleet: VllmFleet | None = None
+        self._kind: list[EngineOptions] = []
+
+    def fitting(self, options: Sequence[EngineOptions]) -> VllmFleet:
+        """Running servers as `options` ask for. Their log is the one of the run that they were started for."""
+        kind = [replace(one, log_path=Path()) for one in options]
+        if self._fleet is None or kind != self._kind or self._fleet.poll() is not None or self._fleet.is_sick():
+            self.stop()
+            fleet = VllmFleet(options)
+            fleet.start()
+            self._fleet, self._kind = fleet, kind
+        return self._fleet
+
+    def stop(self) -> None:
+        """End what runs. Idempotent."""
+        if self._fleet is not None:
+            self._fleet.stop()
+        self._fleet = None
 
 
 def gpus_of_servers(servers: int, each: int, *, learner: int, shared: bool) -> list[tuple[str, ...]]:

@@ -60,8 +60,8 @@ def test_a_killed_rank_ends_the_run_and_it_goes_on_to_what_one_rank_learns(
     assert code == 0, output
     assert f"going on from {together / 'checkpoints' / 'step_000002'}" in output
     for one, two in zip(lines(alone / "metrics.jsonl"), lines(together / "metrics.jsonl"), strict=True):
-        # Where an answer is certain whatever the token, importance is rounding, and a gate makes weights of it all the same.
-        assert two == pytest.approx(one, abs=1e-3, rel=1e-3)
+        # A token at the gate's quantile may fall on either side of it by a rounding: one of a thousand in these shares.
+        assert two == pytest.approx(one, abs=1e-2, rel=1e-2)
         assert {key: two[key] for key in SAME if key in two} == pytest.approx(
             {key: one[key] for key in SAME if key in one}, abs=1e-5
         )

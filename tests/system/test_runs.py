@@ -194,7 +194,7 @@ def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> N
     base = (tmp_path / "cells" / "base-seed1" / "metrics.jsonl").stat().st_mtime_ns
     code, output = run("table1", *options, timeout_s=400)
     assert code == 0, output
-    assert "1 of 2 cells to run" in output
+    assert "1 of 2 runs to do" in output
     assert (tmp_path / "cells" / "base-seed1" / "metrics.jsonl").stat().st_mtime_ns == base
     table = pd.read_csv(tmp_path / "table1.csv")
     assert list(table.columns) == ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
@@ -205,5 +205,5 @@ def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> N
     (tmp_path / "table1.csv").unlink()
     code, output = run("table1", *options)  # all is there: no engine, only the report
     assert code == 0, output
-    assert "cells to run" not in output
+    assert "runs to do" not in output
     assert pd.read_csv(tmp_path / "table1.csv").equals(table)
