@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from oar.errors import ConfigError
 from oar.importance import CreditInputs
 from oar.importance.clean import CleanPass, clean_passes, outcome_gradients
+from oar.packing import Packing
 from oar.scoring import read_logits, run_forward
 from oar.seeding import generator
 
@@ -48,12 +49,11 @@ class GradientVariant:
             forward = clean.forward
             if self.noise_std is None:
                 (gradient,) = outcome_gradients(inputs, clean, [forward.embeddings])
-                gradient = gradient[forward.index]
             else:
                 gradient = _noisy_gradient(inputs, clean, self.noise_std)
-            reduced = REDUCTIONS[self.reduction](gradient.float(), forward.embeddings.detach()[forward.index].float())
-            positions = clean.shown.reasoning_positions.clamp(max=reduced.shape[1] - 1)
-            importance[clean.completions] = reduced.gather(1, positions)
+            reduced = REDUCTIONS[self.reduction](gradient.float(), forward.embeddings.detach().float())
+            row = torch.arange(len(clean.completions), device=mask.device)[:, None]
+            importance[clean.completions] = forward.packing.at(reduced, row, clean.shown.reasoning_positions)
         return importance * mask
 
 
@@ -68,19 +68,19 @@ class Surprisal:
 
 
 def _noisy_gradient(inputs: CreditInputs, clean: CleanPass, noise_std: float) -> Tensor:
-    """Gradient (R, L, H) of OAR-G's objective, with the draw of noise that `oar_g` takes first."""
-    shown = clean.shown
-    noisy = clean.forward.embeddings.detach()[clean.forward.index].clone()
+    """Gradient (N, H) of OAR-G's objective to the packed embeddings, with the draw of noise that `oar_g` takes first."""
+    shown, packing = clean.shown, clean.forward.packing
+    noisy = clean.forward.embeddings.detach().clone()
     counts = inputs.batch.reasoning_mask[clean.completions].sum(dim=1).tolist()
-    starts = shown.reasoning_positions[:, 0].tolist()
-    for row, (seed, start, count) in enumerate(
-        zip(inputs.seeds[clean.completions].tolist(), starts, counts, strict=True)
-    ):
+    starts = (packing.starts + shown.reasoning_positions[:, 0]).tolist()
+    for seed, start, count in zip(inputs.seeds[clean.completions].tolist(), starts, counts, strict=True):
         noise = torch.randn(count, noisy.shape[-1], generator=generator(seed, "noise")).to(noisy)
-        noisy[row, start : start + count] += noise_std * noise
+        noisy[start : start + count] += noise_std * noise
     noisy.requires_grad_()
     with torch.enable_grad():
-        logits = read_logits(inputs.model, run_forward(inputs.model, noisy).hidden, shown.read_positions)
+        own = packing.at(noisy, *packing.tokens())  # the forward may hold other completions too
+        forward = run_forward(inputs.model, own, Packing.of(packing.lengths))
+        logits = read_logits(inputs.model, forward, shown.read_positions)
         changed = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
         (gradient,) = torch.autograd.grad(inputs.probe.divergence(clean.outcome.detach(), changed).sum(), noisy)
     return gradient

@@ -8,27 +8,26 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from oar.batch import CompletionBatch
+from oar.packing import Attended, Packing, run_packed
 from oar.projection import token_scores
-from oar.recording import Attended, recorded_attention
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One forward over rows padded at the right, kept so that a credit signal can go on from it.
+    """One forward over R packed sequences of N tokens together, kept so that a credit signal can go on from it.
 
-    hidden (R, L, H): the last hidden states; layers: what each layer's attention was given; embeddings (B, L, H): the graph's
-    input, of which row r here is row `index[r]`.
+    embeddings (N, H): the graph's input; hidden (N, H): the last hidden states; layers: what each layer's attention was given;
+    packing: where the sequences stand in these.
     """
 
     embeddings: Tensor
     hidden: Tensor
     layers: Sequence[Attended]
-    index: Tensor
+    packing: Packing
 
     def rows(self, index: Tensor) -> "Forward":
-        """Some of the rows; the graph's input stays whole, since only of the whole can a gradient be taken."""
-        layers = [layer.rows(index) for layer in self.layers]
-        return replace(self, hidden=self.hidden[index], layers=layers, index=self.index[index])
+        """Some of the sequences. The tensors stay whole: only of the whole input can a gradient be taken."""
+        return replace(self, packing=self.packing.rows(index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +52,25 @@ class Scores:
         return replace(self, logprobs=self.logprobs.detach(), forward=None)
 
 
-def run_forward(model: PreTrainedModel, embeddings: Tensor) -> Forward:
-    """Run the model over input embeddings (B, L, H); rows padded at the right need no attention mask."""
-    with recorded_attention(model) as layers:
-        hidden = model.base_model(inputs_embeds=embeddings, use_cache=False, recorded=layers).last_hidden_state
-    return Forward(embeddings, hidden, layers, torch.arange(len(hidden), device=hidden.device))
+def pack(input_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Packing]:
+    """The token ids (N,) of rows (R, L) that are padded at the right, without the padding, and where they stand."""
+    packing = Packing.of(lengths)
+    return input_ids[packing.tokens()], packing
+
+
+def run_forward(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> Forward:
+    """Run the model over packed input embeddings (N, H)."""
+    hidden, layers = run_packed(model, embeddings, packing)
+    return Forward(embeddings, hidden, layers, packing)
 
 
 def score_completions(model: PreTrainedModel, batch: CompletionBatch, *, temperature: float) -> Scores:
     """Logprobs and entropy of B completions; logits are divided by `temperature` first, as the sampler does."""
-    forward = run_forward(model, model.get_input_embeddings()(batch.input_ids))
+    ids, packing = pack(batch.input_ids, batch.prompt_lengths + batch.completion_lengths)
+    forward = run_forward(model, model.get_input_embeddings()(ids), packing)
     row, token = batch.completion_mask.nonzero(as_tuple=True)
     # The hidden state one position before a token is the one that predicts it.
-    predicting = forward.hidden[row, batch.prompt_lengths[row] + token - 1]
+    predicting = packing.at(forward.hidden, row, batch.prompt_lengths[row] + token - 1)
     chosen, entropy = token_scores(
         predicting, model.get_output_embeddings(), batch.completion_ids[row, token], temperature
     )
@@ -73,7 +78,7 @@ def score_completions(model: PreTrainedModel, batch: CompletionBatch, *, tempera
     return Scores(empty.index_put((row, token), chosen), empty.index_put((row, token), entropy), forward)
 
 
-def read_logits(model: PreTrainedModel, hidden: Tensor, read_positions: Tensor) -> Tensor:
-    """Logits (R, K, V), float32, of hidden states (R, L, H) at `read_positions` (R, K): the projection sees R x K of them."""
-    row = torch.arange(len(hidden), device=hidden.device)[:, None]
-    return model.get_output_embeddings()(hidden[row, read_positions]).float()
+def read_logits(model: PreTrainedModel, forward: Forward, read_positions: Tensor) -> Tensor:
+    """Logits (R, K, V), float32, at `read_positions` (R, K) of a forward: the projection sees R x K hidden states."""
+    row = torch.arange(len(read_positions), device=read_positions.device)[:, None]
+    return model.get_output_embeddings()(forward.packing.at(forward.hidden, row, read_positions)).float()

@@ -21,6 +21,7 @@ from oar.importance import (
 )
 from oar.importance import gradient as gradient_module
 from oar.importance import perturbation as perturbation_module
+from oar.packing import Packing
 from oar.plan import Architecture, Assumptions, importance_work, memory_of, plan_run
 from oar.plan.importance import Lengths, Work, forward, recomputed, to_inputs
 from oar.plan.memory import GIB
@@ -126,15 +127,15 @@ def test_activations_are_what_autograd_keeps(dtype, size, intermediate):
                 storages[storage.data_ptr()] = storage
             return tensor
 
-        embeddings = model.get_input_embeddings()(torch.zeros(2, 48, dtype=torch.long))
+        embeddings = model.get_input_embeddings()(torch.zeros(96, dtype=torch.long))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            kept.forward = run_forward(model, embeddings)
+            kept.forward = run_forward(model, embeddings, Packing.of(torch.tensor([96])))
         return sum(storage.nbytes() for storage in storages.values())
 
     sizes = small(intermediate_size=intermediate)[1]
-    assert (kept(3) - kept(2)) / (2 * 48) == sizes.layer_activation_bytes(size)
+    assert (kept(3) - kept(2)) / 96 == sizes.layer_activation_bytes(size)
     layer = kept.forward.layers[0]
-    assert sizes.recorded_bytes(size) == (layer.query.nbytes + layer.key.nbytes + layer.value.nbytes) / (2 * 48)
+    assert sizes.recorded_bytes(size) == (layer.query.nbytes + layer.key.nbytes + layer.value.nbytes) / 96
 
 
 def counted(run):

@@ -5,7 +5,7 @@ import torch
 
 from oar.batch import collate
 from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, make_probe
-from oar.scoring import read_logits
+from oar.scoring import pack, read_logits, run_forward
 from oar.segments import Segments
 from tests.models import PAD, tiny_model
 
@@ -28,8 +28,9 @@ def test_last_token_probe_reads_after_the_conclude_text():
     probe, model = LastTokenProbe([7, 8]), tiny_model()
     inputs = probe.inputs(batch())
     with torch.no_grad():
-        hidden = model.base_model(input_ids=inputs.input_ids).last_hidden_state
-        logits = read_logits(model, hidden, inputs.read_positions)
+        ids, packing = pack(inputs.input_ids, inputs.lengths)
+        forward = run_forward(model, model.get_input_embeddings()(ids), packing)
+        logits = read_logits(model, forward, inputs.read_positions)
     outcome = probe.outcome(logits, inputs.read_mask, inputs.read_ids)
     for row, (prompt, reasoning, _, answer, _) in enumerate(ROWS):
         shown = [*prompt, *reasoning, 7, 8]
@@ -44,8 +45,9 @@ def test_answer_probes_read_what_predicts_the_answer(kind):
     probe, model = kind(), tiny_model()
     inputs = probe.inputs(batch())
     with torch.no_grad():
-        hidden = model.base_model(input_ids=inputs.input_ids).last_hidden_state
-        logits = read_logits(model, hidden, inputs.read_positions)
+        ids, packing = pack(inputs.input_ids, inputs.lengths)
+        forward = run_forward(model, model.get_input_embeddings()(ids), packing)
+        logits = read_logits(model, forward, inputs.read_positions)
     outcome = probe.outcome(logits, inputs.read_mask, inputs.read_ids)
     for row, (prompt, reasoning, marker, answer, _) in enumerate(ROWS):
         before = [*prompt, *reasoning, *marker]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oar.importance.base import CreditInputs, chunks
 from oar.probes import ProbeInputs
-from oar.scoring import Forward, read_logits, run_forward
+from oar.scoring import Forward, pack, read_logits, run_forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
     for completions in chunks(shown.lengths, max_tokens):
         some = shown.rows(completions)
         with torch.set_grad_enabled(graph):
-            forward = run_forward(inputs.model, embed(some.input_ids).detach().requires_grad_(graph))
+            ids, packing = pack(some.input_ids, some.lengths)
+            forward = run_forward(inputs.model, embed(ids).detach().requires_grad_(graph), packing)
         yield _read(inputs, completions, some, forward, graph=graph)
 
 
@@ -57,7 +58,7 @@ def outcome_gradients(inputs: CreditInputs, clean: CleanPass, of: Sequence[Tenso
 
 def _read(inputs: CreditInputs, completions: Tensor, shown: ProbeInputs, forward: Forward, *, graph: bool) -> CleanPass:
     with torch.set_grad_enabled(graph):
-        logits = read_logits(inputs.model, forward.hidden, shown.read_positions)
+        logits = read_logits(inputs.model, forward, shown.read_positions)
         outcome = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
     return CleanPass(completions, shown, forward, outcome)
 

@@ -23,7 +23,7 @@ from oar.importance.recomputed_attention import (
     at_columns,
     spread_columns,
 )
-from oar.recording import attention_named
+from oar.packing import AttentionNamed
 
 _ATTENTION = "oar_recomputation"
 _NARROW = 32  # columns; measured at 256 tokens: 16 are faster shared, 64 and more faster copied
@@ -37,7 +37,7 @@ def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> T
     last_projections = _last_projections(model)
     build = SharedKeys if _shares(job) else CopiedKeys
     attention = build(clean, job)
-    with attention_named(model, _ATTENTION), _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
+    with AttentionNamed(model, _ATTENTION), _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
         hidden = model.base_model(
             inputs_embeds=job.embeddings,
             # A padded slot may stand anywhere: nothing reads it.

@@ -88,9 +88,9 @@ class GradientNormImportance:
         importance = torch.zeros(batch.reasoning_mask.shape, device=batch.input_ids.device)
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=True):
             (gradient,) = outcome_gradients(inputs, clean, [clean.forward.embeddings])
-            norms = gradient[clean.forward.index].float().square().sum(dim=-1)
-            positions = clean.shown.reasoning_positions.clamp(max=norms.shape[1] - 1)
-            importance[clean.completions] = norms.gather(1, positions)
+            norms = gradient.float().square().sum(dim=-1)
+            row = torch.arange(len(clean.completions), device=norms.device)[:, None]
+            importance[clean.completions] = clean.forward.packing.at(norms, row, clean.shown.reasoning_positions)
         return importance * batch.reasoning_mask
 
 
@@ -103,8 +103,7 @@ def _noisy_inner_product(inputs: CreditInputs, clean: CleanPass, keys: CleanKeys
     positions = start + offset
     valid = positions < shown.lengths[:, None]
     row = torch.arange(len(start), device=device)
-    embeddings = clean.forward.embeddings.detach()[clean.forward.index]
-    embeddings = embeddings[row[:, None], positions.clamp(max=embeddings.shape[1] - 1)]
+    embeddings = clean.forward.packing.at(clean.forward.embeddings.detach(), row[:, None], positions)
     noisy = embeddings.clone()
     tokens = min(width, noise.shape[1])
     noisy[:, :tokens] += noise[:, :tokens].to(noisy.dtype)

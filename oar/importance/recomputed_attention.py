@@ -34,11 +34,15 @@ class Recomputation:
 
 
 class CleanKeys:
-    """The clean keys and values of a forward, with one spare column at the end for what padding writes."""
+    """The clean keys and values (R, key-value heads, L + 1, D) of a forward; what padding writes goes to the last column."""
 
     def __init__(self, forward: Forward) -> None:
-        self.layers = [(pad(layer.key, (0, 0, 0, 1)), pad(layer.value, (0, 0, 0, 1))) for layer in forward.layers]
-        self.spare = forward.hidden.shape[1]
+        packing = forward.packing
+        self.spare = int(packing.lengths.max())
+        self.layers = [
+            (packing.padded(layer.key, self.spare + 1), packing.padded(layer.value, self.spare + 1))
+            for layer in forward.layers
+        ]
 
 
 class CopiedKeys:

@@ -27,7 +27,7 @@ def replacement_ids(kind: str, inputs: CreditInputs, clean: CleanPass, row: Tens
     uniform = _uniform_draws(inputs, clean)[row, token]
     if kind == "random_token":
         return _other_token(uniform, own, inputs.batch.pad_id, int(inputs.model.config.vocab_size))
-    return _resampled(uniform, inputs, clean.forward.hidden[row, position - 1])
+    return _resampled(uniform, inputs, clean.forward.packing.at(clean.forward.hidden, row, position - 1))
 
 
 def _uniform_draws(inputs: CreditInputs, clean: CleanPass) -> Tensor:

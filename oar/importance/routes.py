@@ -1,10 +1,11 @@
 """Through which later positions a token reaches the outcome: what a narrow counterfactual has to recompute."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from oar.importance.clean import CleanPass
-from oar.recording import Attended
 
 
 @torch.no_grad()
@@ -20,8 +21,12 @@ def strongest_routes(clean: CleanPass, count: int, first: Tensor, end: Tensor, m
     arXiv 2005.00928): behind the last layer it is 1 there and 0 elsewhere, and r_(l-1) = r_l + A_l' r_l. Nothing but the
     clean forward's queries and keys is needed.
     """
-    shown, layers = clean.shown, clean.forward.layers
-    rows, length = clean.forward.hidden.shape[:2]
+    shown, packing = clean.shown, clean.forward.packing
+    rows, length = len(packing.lengths), int(packing.lengths.max())
+    layers = [
+        _Layer(packing.padded(layer.query, length), packing.padded(layer.key, length), layer.scaling)
+        for layer in clean.forward.layers
+    ]
     # All heads' scores of a block of queries or keys are held: as many as one head's of `max_tokens` tokens.
     block = max(1, max_tokens // (rows * layers[0].query.shape[1]))
     reach = torch.zeros(rows, length, device=first.device)
@@ -46,7 +51,16 @@ def strongest_routes(clean: CleanPass, count: int, first: Tensor, end: Tensor, m
     return chosen.sort(dim=-1).values
 
 
-def _rolled_back(layer: Attended, reach: Tensor, block: int) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """query (R, heads, L, D) and key (R, key-value heads, L, D) of one layer, and their products' scaling."""
+
+    query: Tensor
+    key: Tensor
+    scaling: float
+
+
+def _rolled_back(layer: _Layer, reach: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """The log of what each query's softmax divides by, (R, heads, L), and `reach` (R, L) in front of the layer."""
     rows, heads, length, _ = layer.query.shape
     log_sums, earlier = torch.empty(rows, heads, length, device=reach.device), reach.clone()
@@ -64,7 +78,7 @@ def _rolled_back(layer: Attended, reach: Tensor, block: int) -> tuple[Tensor, Te
     return log_sums, earlier
 
 
-def _attended_from(layer: Attended, at: Tensor, log_sums: Tensor) -> Tensor:
+def _attended_from(layer: _Layer, at: Tensor, log_sums: Tensor) -> Tensor:
     """(R, N, L): what each later query attends to keys at (R, N), mean over the heads; of earlier ones it means nothing."""
     kv_heads, size = layer.key.shape[1], layer.key.shape[3]
     keys = layer.key.gather(2, at[:, None, :, None].expand(-1, kv_heads, -1, size))

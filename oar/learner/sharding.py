@@ -8,7 +8,7 @@ another rank: that is why weights are not gathered layer by layer, which would n
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from oar.errors import DataError
+from oar.packing import AttentionNamed
 
 
 def shard(model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
@@ -56,9 +57,16 @@ def gathered(model: PreTrainedModel) -> Iterator[None]:
 @contextmanager
 def recomputed_layers(model: PreTrainedModel, wanted: bool = True) -> Iterator[None]:
     """Forwards in the block keep only the input of each layer; the backward pass runs the layer again (`wanted`)."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        # A layer that runs again attends as it did, though the model may attend in another way by then.
+        return nullcontext(), AttentionNamed(model, model.config._attn_implementation)
+
     layers = _layers(model) if wanted else []
     for layer in layers:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        layer.forward = partial(
+            checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
+        )
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oar.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys, at_columns
-from oar.recording import Attended
+from oar.packing import Attended, Packing
 from oar.scoring import Forward
 
 COUNT, HEADS, KV_HEADS, SIZE, LENGTH = 3, 4, 2, 8, 12
@@ -31,8 +31,8 @@ def given(scale, dtype):
 
 def attend(kind, layers, query, key, value, *, unseen, only_read):
     # The keys and values themselves take the place of the forward they come from.
-    layers = [Attended(query, key, value, SIZE**-0.5) for key, value in layers]
-    clean = CleanKeys(Forward(query, query.new_zeros(2, LENGTH, 1), layers, torch.arange(2)))
+    layers = [Attended(query, *(one.transpose(0, 1).flatten(1, 2) for one in layer), SIZE**-0.5) for layer in layers]
+    clean = CleanKeys(Forward(query, query, layers, Packing.of(torch.tensor([LENGTH, LENGTH]))))
     embeddings = query.new_zeros(COUNT, POSITIONS.shape[1], 1)
     attention = kind(clean, Recomputation(ROWS, embeddings, POSITIONS, VALID, READ, unseen))
     query = at_columns(query, READ, 2) if only_read else query

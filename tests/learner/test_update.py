@@ -94,8 +94,8 @@ def test_lengths_sorted_into_micro_batches_change_nothing(aggregation):
         seen = {}
 
         def look(rows, scores, drawn=drawn, seen=seen):
-            assert scores.forward.hidden.shape[1] == int(
-                (drawn.batch.prompt_lengths + drawn.batch.completion_lengths)[rows].max()
+            assert len(scores.forward.hidden) == int(
+                (drawn.batch.prompt_lengths + drawn.batch.completion_lengths)[rows].sum()
             )
             seen.update(zip(rows.tolist(), scores.logprobs.detach(), strict=True))
 

@@ -1,0 +1,116 @@
+"""A packed row against each of its sequences alone, run by the model as transformers runs it, in no batch."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from oar.config import LoraConfig
+from oar.errors import DataError
+from oar.learner.sharding import recomputed_layers
+from oar.lora import add_adapter
+from oar.packing import Packing
+from oar.scoring import pack, run_forward, score_completions
+from tests.models import PAD, random_batch, tiny_model
+
+LENGTHS = torch.tensor([5, 1, 9, 5])
+
+
+def sequences(seed=0):
+    drawn = torch.randint(4, 40, (4, 9), generator=torch.Generator().manual_seed(seed))
+    return drawn.masked_fill(torch.arange(9) >= LENGTHS[:, None], PAD)
+
+
+def windowed_model():
+    """The second of two layers sees three tokens back."""
+    config = tiny_model().config.to_dict() | {
+        "use_sliding_window": True,
+        "sliding_window": 3,
+        "layer_types": ["full_attention", "sliding_attention"],
+    }
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(Qwen2Config(**config)).eval()
+
+
+def packed_forward(model, ids):
+    packed, packing = pack(ids, LENGTHS)
+    return run_forward(model, model.get_input_embeddings()(packed), packing)
+
+
+@pytest.mark.parametrize("make", [tiny_model, windowed_model])
+def test_each_sequence_is_as_alone(make):
+    model, ids = make(), sequences()
+    found = packed_forward(model, ids).hidden
+    alone = [
+        model.base_model(row[None, :length]).last_hidden_state[0] for row, length in zip(ids, LENGTHS, strict=True)
+    ]
+    assert_close(found, torch.cat(alone), atol=2e-6, rtol=1e-5)
+
+
+def test_no_sequence_sees_another():
+    model, ids, other = tiny_model(), sequences(), sequences(1)
+    other[2] = ids[2]
+    changed = packed_forward(model, other).hidden
+    row, position = torch.full((9,), 2), torch.arange(9)
+    forward = packed_forward(model, ids)
+    assert torch.equal(forward.packing.at(forward.hidden, row, position), forward.packing.at(changed, row, position))
+    assert not torch.allclose(forward.hidden[:5], changed[:5], atol=0.1)
+
+
+def test_places_by_hand():
+    packing = Packing.of(torch.tensor([2, 3]))
+    states = torch.arange(5.0)
+    assert [one.tolist() for one in packing.tokens()] == [[0, 0, 1, 1, 1], [0, 1, 0, 1, 2]]
+    assert packing.at(states, torch.tensor([1, 0]), torch.tensor([2, 1])).tolist() == [4.0, 1.0]
+    second = packing.rows(torch.tensor([1]))
+    assert second.padded(states[None, :, None], 3)[0, 0, :, 0].tolist() == [2.0, 3.0, 4.0]
+    assert packing.padded(states[None, :, None], 3)[0, 0, :2, 0].tolist() == [0.0, 1.0]
+    assert second.at(states, *second.tokens()).tolist() == [2.0, 3.0, 4.0]  # a part of a row, as a row of its own
+
+
+def by_row(model, batch):
+    """Logprobs of each completion's tokens from the model's own logits, a row at a time."""
+    found = []
+    for row, (prompt, length) in enumerate(zip(batch.prompt_lengths, batch.completion_lengths, strict=True)):
+        ids = batch.input_ids[row, : prompt + length]
+        logits = model(ids[None]).logits[0, prompt - 1 : -1]
+        found.append(logits.log_softmax(-1).gather(1, ids[prompt:, None])[:, 0])
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_are_those_of_the_rows(adapter, recompute):
+    model, batch = tiny_model(), random_batch(3, rows=5)
+    if adapter:
+        add_adapter(model, LoraConfig(r=4, alpha=8, targets=["q_proj", "v_proj", "up_proj"]), 0)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    weights = torch.randn(int(batch.completion_mask.sum()), generator=torch.Generator().manual_seed(0))
+    expected = torch.autograd.grad((by_row(model, batch) * weights).sum(), trained)
+    with recomputed_layers(model, recompute):
+        scores = score_completions(model, batch, temperature=1.0)
+    found = torch.autograd.grad((scores.logprobs[batch.completion_mask] * weights).sum(), trained)
+    for one, other in zip(found, expected, strict=True):
+        assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_layers_that_run_again_are_not_noted_again_and_attend_as_before():
+    """A list that grew in the backward pass would hold every layer's keys; a model left on another attention would leak."""
+    model, batch = tiny_model(), random_batch(3, rows=5)
+    with recomputed_layers(model):
+        scores = score_completions(model, batch, temperature=1.0)
+    objective = scores.logprobs.sum()
+    first = torch.autograd.grad(objective, [model.lm_head.weight], retain_graph=True)
+    again = torch.autograd.grad(objective, list(model.parameters()))  # as credit does before the loss
+    assert torch.equal(first[0], again[-1])
+    assert len(scores.forward.layers) == 2
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_what_cannot_be_packed_is_refused():
+    eager, linear = tiny_model(), tiny_model()
+    eager.config._attn_implementation = "eager"
+    linear.config.layer_types = ["full_attention", "linear_attention"]
+    for model, said in ((eager, "but have eager"), (linear, "but have sdpa, linear_attention")):
+        with pytest.raises(DataError, match=said):
+            packed_forward(model, sequences())
