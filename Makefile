@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe study gradient-signal report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,36 @@ plan: setup ## What a run will need and cost, without running it: make plan PROF
 
 train: setup ## One run: make train ARGS='method=oar_g seed=1'
 	@$(BIN)/python -m experiments.train $(ARGS)
+
+train-with-trl: setup ## The embedded task with TRL's trainer and OAR's weights
+	@$(BIN)/python -m experiments.train_with_trl $(ARGS)
+
+# Two runs at a time, as Table 1 has it; a run keeps about one core busy and its server takes 2 GiB.
+SWEEP := $(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 method=oar_g learner.steps=40 tracking=disabled resume=auto
+define page
+$(if $(OUT),@$(BIN)/python -m experiments.stability 'folders=[multirun/$(1)]' 'output_dir=$(OUT)' 'repeat="make $@ OUT=$(OUT)"')
+endef
+
+sweep-gating: setup ## The stability frontier: tau x beta x two seeds, then its page (OUT=)
+	@$(SWEEP) seed=1,2 gating.tau=0.2,0.4,0.7,0.9 gating.beta=1,2,4 hydra.sweep.dir=multirun/gating $(ARGS)
+	$(call page,gating)
+
+ablate-gating: setup ## Both halves of the gate, one of them, none (OUT=)
+	@$(SWEEP) seed=1,2 gating=bilevel,boost_only,suppress_only,none hydra.sweep.dir=multirun/ablation-gating $(ARGS)
+	$(call page,ablation-gating)
+
+ablate-probe: setup ## What stands for the model's answer (OUT=)
+	@$(SWEEP) seed=1,2 probe=warmup,as_mean,as_joint,lt_logits hydra.sweep.dir=multirun/ablation-probe $(ARGS)
+	$(call page,ablation-probe)
+
+study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, dynamics; OUT=)
+	@$(BIN)/python -m experiments.study experiment=$(EXPERIMENT) $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+gradient-signal: setup ## How much of a gradient is signal under each weighting, without training (OUT=)
+	@$(BIN)/python -m experiments.gradient_signal $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+report: setup ## Everything in results/ as one HTML page (OUT=)
+	@$(BIN)/python -m experiments.report $(if $(OUT),'output=$(OUT)') $(ARGS)
 
 evaluate: setup ## Evaluate a model: make evaluate ARGS='model.path=...'
 	@$(BIN)/python -m experiments.evaluate $(ARGS)
