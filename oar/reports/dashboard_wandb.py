@@ -62,8 +62,8 @@ class Project:
 def read_project(entity: str | None, name: str, group: str | None) -> Project:
     """What the runs of a W&B project have logged. `entity` None is the account's own.
 
-    Raises ConfigError without a key, with one that is refused, for a project that is not there or has no training runs, and
-    OarError where W&B cannot be reached.
+    Raises ConfigError without a key that W&B accepts, for a project that is not there or has no training runs, and OarError
+    where W&B fails on the way.
     """
     sign_in()
     with explained(f"read the project {name}"):
@@ -120,7 +120,7 @@ def save_workspace(project: Project, title: str, url: str | None) -> str:
 def save_report(project: Project, title: str, url: str | None) -> str:
     """Save the report, over the one at `url` where there is one, and say its address."""
     with explained("save the report"):
-        report = wr.Report(entity=project.entity, project=project.name) if url is None else _at(wr.Report, url)
+        report = wr.Report(project.name, project.entity, title) if url is None else _at(wr.Report, url)
         report.title, report.width = title, "fluid"
         report.description = "Reward, accuracy, entropy, credit and overhead of the methods, means over seeds."
         report.blocks = [
@@ -140,7 +140,7 @@ def save_report(project: Project, title: str, url: str | None) -> str:
 
 def panels_of(panel: Panel, logged: frozenset[str]) -> list[Any]:
     """A panel as W&B draws it; where that differs from the page without a network, its title says so."""
-    metrics = metrics_of(panel, logged)
+    metrics: list[Any] = [*metrics_of(panel, logged)]
     match panel.kind:
         case "curve":
             curve = wr.LinePlot(
@@ -161,13 +161,14 @@ def panels_of(panel: Panel, logged: frozenset[str]) -> list[Any]:
 
 
 def sign_in() -> None:
-    """Raises ConfigError without a key, or with one that W&B refuses."""
+    """Raises ConfigError without a key, or where W&B does not accept it, be it because it is away."""
     with explained("sign in"):
         try:
             has_key = wandb.login(prompt=False)  # says whether there is a key, and never asks for an account
         except wandb.errors.AuthenticationError as error:
             raise ConfigError(
-                f"W&B must accept the API key, but refuses it ({_sentence(error)}): mend WANDB_API_KEY or run `wandb login`."
+                f"W&B must accept the API key, but does not ({_sentence(error)}): mend WANDB_API_KEY, run `wandb login`, or see "
+                "that the server can be reached (WANDB_BASE_URL)."
             ) from error
     if not has_key:
         raise ConfigError(
@@ -206,7 +207,7 @@ def _blocks(project: Project, section: Section) -> list[Any]:
         filters=project.filters,
         groupby=[f"config.{key}" for key in project.keys],
     )
-    colours = {
+    colours: dict[Any, Any] = {
         wr.RunsetGroup(
             RUNSET,
             tuple(

@@ -60,7 +60,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recordi
     """Requests, and what each call came to; the project holds the runs of Table 1 as W&B would have them, and a sweep's cell."""
     runs = []
     for logged in map(read_logged, find_runs([REAL])):
-        summary: dict[str, Any] = {name: curve.iloc[-1] for name, curve in logged.metrics.items() if len(curve)}
+        summary: dict[str, Any] = {name: float(curve.iloc[-1]) for name, curve in logged.metrics.items() if len(curve)}
         if len(summary) > 6:  # the base model logs its accuracy alone
             summary["samples"] = {"_type": "incremental-table-file"}
         runs.append((logged.config, summary | {"_step": 1, "step": 100}))
@@ -94,14 +94,14 @@ def metrics(found: list[dict[str, Any]]) -> set[str]:
 
 def test_what_cannot_be_is_told_in_one_sentence(recorded: tuple[Recording, list[Any]]) -> None:
     _, (no_key, refused, missing, empty, *_, not_a_view, away) = recorded
-    assert no_key[0] == refused[0] == missing[0] == empty[0] == not_a_view[0] == "ConfigError"
+    assert {no_key[0], refused[0], missing[0], empty[0], not_a_view[0], away[0]} == {"ConfigError"}
     assert "needs an API key, but there is none: run `wandb login`" in no_key[1]
-    assert "must accept the API key, but refuses it" in refused[1]
+    assert "must accept the API key, but does not" in refused[1]
     assert f"project {ENTITY}/missing must exist" in missing[1]
     assert f"{ENTITY}/{PROJECT} must hold training runs in the group paper, but has none" in empty[1]
     assert "workspace must be the address of one that was saved before" in not_a_view[1]
-    assert away[0] == "OarError"
-    assert "W&B could not sign in" in away[1]
+    assert "see that the server can be reached" in away[1]
+    assert "127.0.0.1:9" in away[1]
     for _, sentence in (no_key, refused, missing, empty, not_a_view, away):
         assert "\n" not in sentence
         assert KEY not in sentence
@@ -146,7 +146,7 @@ def test_the_workspace_lines_the_methods_up(recorded: tuple[Recording, list[Any]
     ]
     assert filters == [("summary", "seconds/total", ">=", 0), ("run", "group", "=", "embedded")]
     colours = section["customRunColors"]
-    assert sorted(colours.values()) == ["#009E73", "#0072B2", "#CC79A7", "#E69F00"] or len(set(colours.values())) == 4
+    assert len(set(colours.values())) == len(colours) == 4
     assert all(runs["id"] in key for key in colours)
 
 
