@@ -208,7 +208,7 @@ def check_tracking(mode: Mode) -> None:
     """Raises ConfigError when `online` has no API key; entry points call it before they start any process."""
     if mode != "online":
         return
-    _quiet_wandb()
+    quiet_wandb()
     import wandb
 
     try:
@@ -219,14 +219,15 @@ def check_tracking(mode: Mode) -> None:
         raise ConfigError("tracking.mode=online needs a W&B API key: run `wandb login`, or use tracking.mode=offline.")
 
 
-def _quiet_wandb() -> None:
+def quiet_wandb() -> None:
+    """No banners and no error reports to W&B; before wandb is imported, which reads this then."""
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 
 def _keep_wandb_in(folder: Path) -> None:
     """Staging and cache would go to the home folder otherwise; W&B takes these two from the environment only."""
-    _quiet_wandb()
+    quiet_wandb()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["WANDB_DATA_DIR"] = str(folder / "wandb")
     os.environ["WANDB_CACHE_DIR"] = str(folder / "wandb" / "cache")

@@ -1,23 +1,16 @@
 """The credit inspector's page: completions and token signals in, one HTML text out that needs nothing beside it.
 
-The page's own parts are oar/reports/web/inspector.{html,css,js}. What comes from completions goes in as JSON alone and is
-shown as text; the page's policy lets no script run but its own.
+The page's own parts are oar/reports/web/inspector.{html,css,js}. What comes from completions is shown as text.
 """
 
-import base64
-import hashlib
-import html
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from oar.errors import DataError
 from oar.inspection import TokenSignal, rank_agreement
 from oar.learner.samples import Sample
+from oar.reports.html import short, whole_page
 
-WEB = Path(__file__).parent / "web"
 RESYNC = 8  # characters of a completion's text that a token may lie behind where its place was lost
 
 
@@ -38,17 +31,7 @@ class InspectorPage:
 
 def inspector_html(page: InspectorPage) -> str:
     """The page as text. Raises DataError where a signal is not of these completions."""
-    parts = {name: (WEB / f"inspector.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")}
-    policy = f"default-src 'none'; script-src '{_digest(parts['js'])}'; style-src '{_digest(parts['css'])}'"
-    fill = {
-        "title": html.escape(page.title),
-        "policy": policy,
-        "css": parts["css"],
-        "js": parts["js"],
-        "data": _json(page_data(page)),
-    }
-    # In one pass: a completion that holds the name of a place is not filled in itself.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: fill[place[1]], parts["html"])
+    return whole_page("inspector", page.title, page_data(page))
 
 
 def page_data(page: InspectorPage) -> dict[str, object]:
@@ -68,7 +51,7 @@ def page_data(page: InspectorPage) -> dict[str, object]:
             for signal in page.signals
         ],
         "completions": [_completion(page, row) for row in range(len(page.samples))],
-        "agreement": [[*pair, [_short(value) for value in values]] for pair, values in agreement.items()],
+        "agreement": [[*pair, [short(value) for value in values]] for pair, values in agreement.items()],
         "provenance": page.provenance,
     }
 
@@ -91,29 +74,11 @@ def _completion(page: InspectorPage, row: int) -> dict[str, object]:
         "benchmark": sample.benchmark,
         "prompt": sample.prompt,
         "gold": sample.gold,
-        "reward": _short(sample.reward),
-        "advantage": _short(sample.advantage),
+        "reward": short(sample.reward),
+        "advantage": short(sample.advantage),
         "tokens": pieces(sample.tokens, sample.completion),
         "segments": sample.segments,
-        "values": [[_short(value) for value in signal.values[row]] for signal in page.signals],
-        "importance": [[_short(value) for value in signal.importance[row]] for signal in weights],
-        "thresholds": [_short(signal.thresholds[row]) for signal in weights],
+        "values": [[short(value) for value in signal.values[row]] for signal in page.signals],
+        "importance": [[short(value) for value in signal.importance[row]] for signal in weights],
+        "thresholds": [short(signal.thresholds[row]) for signal in weights],
     }
-
-
-def _short(value: float | None) -> float | None:
-    """To four digits, without a fraction where there is none: half of the page's size is such zeros."""
-    if value is None:
-        return None
-    short = float(f"{value:.4g}")
-    return int(short) if short.is_integer() else short
-
-
-def _json(data: object) -> str:
-    """JSON that may stand in a page: no character in it can end the element it stands in, or open a comment."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _digest(content: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
