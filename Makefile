@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe study gradient-signal report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,12 @@ study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, 
 
 gradient-signal: setup ## How much of a gradient is signal under each weighting, without training (OUT=)
 	@$(BIN)/python -m experiments.gradient_signal $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+
+dashboard: setup ## The methods side by side at W&B: make dashboard ARGS='project=oar group=embedded'
+	@$(BIN)/python -m experiments.dashboard $(ARGS)
+
+dashboard-local: setup ## The same as one HTML page, from local runs: make dashboard-local ARGS='runs=[results/embedded]' (OUT=)
+	@$(BIN)/python -m experiments.dashboard to=page $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
 
 report: setup ## Everything in results/ as one HTML page (OUT=)
 	@$(BIN)/python -m experiments.report $(if $(OUT),'output=$(OUT)') $(ARGS)
