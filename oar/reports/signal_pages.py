@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from oar.fidelity import WEIGHTS
 from oar.recall import ALL, AUC, CORRECT, ERROR_FIFTH, ERROR_PERCENTILE, OVERLAP, RECALL_FIFTH, SPEARMAN, WRONG
 from oar.reports.figures import COLOURS, MARKERS, STYLE
-from oar.reports.signals import Section, SignalPage, save_figure
+from oar.reports.signals import CHANCE, Section, SignalPage, save_figure
 from oar.signals.disturbance import ATTENTION, CONTINUATION, NEXT_TOKEN
 from oar.signals.error_location import AT, ERRORS, LOCATED, MASS_AT, PLACES, TENTHS, THIRDS
 from oar.signals.mask_artefacts import (
@@ -212,7 +212,10 @@ of a wrong completion are right, and are blamed all the same; after it they foll
 
 
 def draw_where(table: pd.DataFrame, path: Path) -> None:
-    """A panel per model: bars are the first errors by tenth of the reasoning, lines what each signal gives to each tenth."""
+    """A panel per model: bars are the first errors by tenth of the reasoning, lines what each signal gives to each tenth.
+
+    The constant signal is the dotted line.
+    """
     models = list(table["model"].unique())
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.5 + 5 * len(models), 4.2), layout="constrained")
@@ -222,7 +225,9 @@ def draw_where(table: pd.DataFrame, path: Path) -> None:
             middle = [(tenth + 0.5) / TENTHS for tenth in range(TENTHS)]
             bars = _tenths(rows[rows["signal"] == ERRORS], AT)
             axes.bar(middle, bars, width=0.9 / TENTHS, color="#cccccc", label="first errors")
-            lines = [name for name in rows["signal"].unique() if _tenths(rows[rows["signal"] == name], MASS_AT)]
+            axes.axhline(1 / TENTHS, color="#555555", linewidth=1, linestyle=":")
+            named = [name for name in rows["signal"].unique() if name != CHANCE]
+            lines = [name for name in named if _tenths(rows[rows["signal"] == name], MASS_AT)]
             for index, name in enumerate(lines):
                 style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
                 axes.plot(middle, _tenths(rows[rows["signal"] == name], MASS_AT), markersize=4, label=name, **style)
@@ -283,7 +288,7 @@ in expectation: `uniform` is chance. *Thirds* are of the reasoning, by where the
     caption="How often a signal's top fifth holds the first wrong token; the dotted line is chance.",
     more={
         "where.png": (
-            "Bars: where in the reasoning the first errors are. Lines: where each signal lies, in the same completions.",
+            "Bars: where in the reasoning the first errors are. Lines: where each signal lies, in the same completions; dotted: uniform.",
             draw_where,
         )
     },

@@ -18,6 +18,7 @@ from oar.reports.pages import table_lines
 from oar.reports.study import StudyPage, write_study
 
 Where = tuple[str, str]  # (split, metric)
+CHANCE = "uniform"  # the constant signal: ties are broken at random, so its values are what chance gives
 BETWEEN = " - "  # stands in the name of a difference of two signals
 FACTS = {
     "drawn": "completions",
@@ -141,8 +142,8 @@ def score_table(rows: pd.DataFrame, section: Section) -> str:
     return table_lines(["signal", *section.columns.values()], lines) if lines else ""
 
 
-def draw_panels(table: pd.DataFrame, panels: Mapping[Where, str], path: Path, *, chance: str = "uniform") -> None:
-    """A panel per (split, metric), a line per signal, a mark per model with its interval; dotted: the signal `chance`."""
+def draw_panels(table: pd.DataFrame, panels: Mapping[Where, str], path: Path) -> None:
+    """A panel per (split, metric), a line per signal, a mark per model with its interval; dotted: the constant signal."""
     drawn = pd.MultiIndex.from_frame(table[["split", "metric"]]).isin(list(panels))
     single = table[drawn & ~table["signal"].str.contains(BETWEEN)]
     signals, models = list(single["signal"].unique()), list(table["model"].unique())
@@ -154,7 +155,7 @@ def draw_panels(table: pd.DataFrame, panels: Mapping[Where, str], path: Path, *,
             for index, model in enumerate(models):
                 offset = (index - (len(models) - 1) / 2) * 0.3
                 _draw_intervals(axes, rows[rows["model"] == model], signals, offset, index, model)
-            constant = rows.loc[rows["signal"] == chance, "value"]
+            constant = rows.loc[rows["signal"] == CHANCE, "value"]
             if len(constant):
                 axes.axvline(constant.mean(), color="#555555", linewidth=1, linestyle=":")
             axes.set_title(title, fontsize=10, loc="left")
