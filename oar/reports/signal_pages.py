@@ -288,7 +288,7 @@ in expectation: `uniform` is chance. *Thirds* are of the reasoning, by where the
     caption="How often a signal's top fifth holds the first wrong token; the dotted line is chance.",
     more={
         "where.png": (
-            "Bars: where in the reasoning the first errors are. Lines: where each signal lies in these completions; dotted: uniform.",
+            "Bars: where the first errors are. Lines: where each signal lies in these completions; dotted: the constant one.",
             draw_where,
         )
     },
