@@ -84,9 +84,8 @@ def _expectations(model: PreTrainedModel, ids: Tensor, unseen: Tensor | None = N
     if unseen is not None:
         hidden = (position == unseen[:, None])[:, None, :] & (position > unseen[:, None])[:, :, None]
         seen &= ~hidden
-    dtype = model.get_input_embeddings().weight.dtype
-    bias = torch.zeros(rows, 1, length, length, dtype=dtype, device=ids.device)
-    bias.masked_fill_(~seen[:, None], torch.finfo(dtype).min)
+    bias = torch.zeros(rows, 1, length, length, dtype=model.dtype, device=ids.device)
+    bias.masked_fill_(~seen[:, None], torch.finfo(model.dtype).min)
     with attention_named(model, "eager"):
         output = model.base_model(input_ids=ids, attention_mask=bias, output_attentions=True, use_cache=False)
     logits = model.get_output_embeddings()(output.last_hidden_state).float()
