@@ -147,7 +147,9 @@ one (docs/METHOD.md §7.6)?""",
     reading=f"""{SAME} {GATED} *Causal tokens*: digits and operators of the written computation and the start number, by the
 generator's marks. *Supervision*: what a supervisor of the process would mark: the causal tokens of a right completion, the
 first wrong token of a wrong one (found by replaying the problem). *Correlation*: Spearman's, within a completion; `uniform`
-has none (0), `oracle_causal` and `oracle_error` are the marks themselves. *Share of importance*: on causal tokens; of
+has none (0). *AUC*: the probability that a token the supervisor marks has a larger importance than another one; a rank
+correlation with a single marked token could not be compared with one of many. `oracle_causal` and `oracle_error` are the
+marks themselves. *Share of importance*: on causal tokens; of
 `uniform` it is their share of tokens. *Correct - wrong*: the mean over right completions less the mean over wrong ones,
 problems resampled together. *Weight*: mean over the marked tokens of a completion. Before the first error the causal tokens
 of a wrong completion are right, and are blamed all the same; after it they follow from the error.""",
@@ -161,7 +163,7 @@ of a wrong completion are right, and are blamed all the same; after it they foll
             },
         ),
         Section(
-            "Correlation with process supervision",
+            "Process supervision: AUC",
             {
                 (CORRECT, SUPERVISION): "correct",
                 (WRONG, SUPERVISION): "wrong",
@@ -202,7 +204,7 @@ of a wrong completion are right, and are blamed all the same; after it they foll
     panels={
         (CORRECT, CORRELATION): "correlation with causal\ntokens, correct",
         (WRONG, CORRELATION): "correlation with causal\ntokens, wrong",
-        (WRONG, SUPERVISION): "correlation with the first\nwrong token, wrong",
+        (WRONG, SUPERVISION): "AUC of the first\nwrong token, wrong",
         (CORRECT, CAUSAL_WEIGHT): "weight of causal\ntokens, correct",
         (WRONG, BEFORE_WEIGHT): "weight of causal tokens\nbefore the first error",
         (WRONG, ERROR_WEIGHT): "weight of the\nfirst wrong token",

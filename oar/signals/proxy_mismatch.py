@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from oar.attribution import Floats, spearman
+from oar.attribution import Floats, auc, spearman
 from oar.recall import COLUMNS, split_averages
 from oar.signals.examined import Examined, differences, gap_rows
 
 CORRECT_LESS_WRONG = "correct - wrong"
 CORRELATION, MASS, CAUSAL_WEIGHT, NATS = "causal_spearman", "causal_mass", "causal_weight", "nats"
 ERROR_WEIGHT, BEFORE_WEIGHT, AFTER_WEIGHT = "error_weight", "before_weight", "after_weight"
-SUPERVISION = "supervision_spearman"
+SUPERVISION = "supervision_auc"  # a rank correlation with a single marked token is bounded far below 1; this is not
 
 
 def proxy_mismatch(examined: Examined, *, pairs: Sequence[tuple[str, str]], seed: int) -> pd.DataFrame:
@@ -48,8 +48,8 @@ def completion_mismatch(
 ) -> dict[str, float]:
     """All metrics of one completion, from (T,) each; NaN where one is not defined.
 
-    Rank correlation of the importance with the causal tokens, and with what a supervisor of the process would mark: the
-    causal tokens of a right completion, the first wrong token of a wrong one. The share of the importance on causal tokens;
+    Rank correlation of the importance with the causal tokens. AUC of it against what a supervisor of the process would mark:
+    the causal tokens of a right completion, the first wrong token of a wrong one. The share of the importance on causal tokens;
     the sum of it. The mean weight of causal tokens (GRPO: 1). Of a wrong completion with a located error the weight of the
     first wrong token, and the mean weight of the causal tokens before and after it: blame on what was right, and on what
     followed from the error.
@@ -61,7 +61,7 @@ def completion_mismatch(
     after = causal & (np.arange(causal.size) > place) if place is not None else np.zeros_like(causal)
     return {
         CORRELATION: spearman(importance, causal.astype(float)),
-        SUPERVISION: spearman(importance, marked.astype(float)),
+        SUPERVISION: auc(importance, marked),
         MASS: float(importance[causal].sum() / total) if total > 0 else np.nan,
         NATS: float(total),
         CAUSAL_WEIGHT: _mean(weights[causal]),

@@ -38,9 +38,9 @@ def test_one_wrong_completion_by_hand() -> None:
     found = completion_mismatch(
         np.array([0.0, 1, 1, 3, 3]), np.array([0.0, 0.5, 1, 2, 1.5]), causal, error, correct=False
     )
-    # Ranks 1, 2.5, 2.5, 4.5, 4.5 against 1, 3.5, 3.5, 3.5, 3.5 and against 2.5, 2.5, 5, 2.5, 2.5, all of mean 3.
+    # Ranks 1, 2.5, 2.5, 4.5, 4.5 against 1, 3.5, 3.5, 3.5, 3.5, both of mean 3.
     assert found["causal_spearman"] == pytest.approx(5 / np.sqrt(9 * 5))
-    assert found["supervision_spearman"] == pytest.approx(-1.25 / np.sqrt(9 * 5))
+    assert found["supervision_auc"] == 1.5 / 4  # above one, equal to another, below two
     assert found["causal_mass"] == 1
     assert found["nats"] == 8
     assert found["causal_weight"] == 1.25
@@ -52,7 +52,7 @@ def test_right_completions_have_no_error_and_are_supervised_by_their_causal_toke
     found = completion_mismatch(
         np.array([0.0, 4, 4, 0]), np.array([0.0, 2, 2, 0]), causal, causal & False, correct=True
     )
-    assert found["supervision_spearman"] == found["causal_spearman"] == pytest.approx(1)
+    assert found["supervision_auc"] == found["causal_spearman"] == pytest.approx(1)
     assert all(np.isnan(found[name]) for name in ("error_weight", "before_weight", "after_weight"))
     nothing = completion_mismatch(np.zeros(4), np.ones(4), causal, causal & False, correct=True)
     assert np.isnan(nothing["causal_mass"])
@@ -66,9 +66,9 @@ def test_the_table_by_hand() -> None:
     assert wrong["error_weight"] == 1  # of the one whose error is located
     assert "error_weight" not in right
     assert "error_weight" not in gaps
-    assert values("wrong", "error")["supervision_spearman"] == pytest.approx(1)
+    assert values("wrong", "error")["supervision_auc"] == 1
     assert values("wrong", "flat")["causal_mass"] == pytest.approx((4 / 5 + 1 / 2) / 2)
-    assert values("wrong", "flat")["supervision_spearman"] == 0
+    assert values("wrong", "flat")["supervision_auc"] == 0.5
     assert values("correct", "good - flat")["causal_weight"] == 1
 
 
