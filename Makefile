@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ ablate-gating: setup ## Both halves of the gate, one of them, none (OUT=)
 ablate-probe: setup ## What stands for the model's answer (OUT=)
 	@$(SWEEP) seed=1,2 probe=warmup,as_mean,as_joint,lt_logits hydra.sweep.dir=multirun/ablation-probe $(ARGS)
 	$(call page,ablation-probe)
+
+signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location (OUT=)
+	@$(BIN)/python -m experiments.signals experiment=$(EXPERIMENT) $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
 
 study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, dynamics; OUT=)
 	@$(BIN)/python -m experiments.study experiment=$(EXPERIMENT) $(if $(OUT),'output_dir=$(OUT)') $(ARGS)

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.fidelity_signals import counted_tokens
-from experiments.recall import SPLITS
+from experiments.subjects import SPLITS
 from oar.cli import explain_errors, terminable
 from oar.config import GatingConfig, TrainConfig, build, validated
 from oar.errors import ConfigError

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from experiments.fidelity import draw
 from oar.advantages import group_advantages
-from oar.cli import explain_errors
+from oar.cli import explain_errors, terminable
 from oar.config import LearnerConfig, TrainConfig, build, validated
 from oar.credit import assign_credit
 from oar.errors import ConfigError
@@ -44,7 +44,6 @@ from oar.provenance import ROOT, code_hash, collect_provenance, config_hash, fil
 from oar.reports.gradient_signal import write_gradient_signal
 from oar.scoring import Scores
 from oar.seeding import derive_seed
-from oar.supervisor import terminable
 from oar.tasks.task import Task
 from oar.tasks.words import language
 

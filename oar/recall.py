@@ -30,6 +30,7 @@ from oar.errors import DataError
 from oar.statistics import CONFIDENCE, grouped_interval, resampled_sums
 
 COLUMNS = ["split", "signal", "metric", "value", "low", "high", "n"]
+Row = tuple[str, str, str, float, float, float, int]  # of these columns
 ALL, CORRECT, WRONG = "all", "correct", "wrong"
 AUC, RECALL, RECALL_FIFTH = "causal_auc", "causal_recall", "causal_recall_top_fifth"
 CALIBRATION, SHARE = "calibration_error", "causal_share"
@@ -49,6 +50,10 @@ class Truth:
     correct: NDArray[np.bool_]
     causal: Sequence[NDArray[np.bool_]]
     error: Sequence[NDArray[np.bool_]]
+
+    def splits(self) -> dict[str, NDArray[np.bool_]]:
+        """Which completions (N,) are looked at together."""
+        return {ALL: np.ones_like(self.correct), CORRECT: self.correct, WRONG: ~self.correct}
 
     def facts(self) -> dict[str, float]:
         """What every metric is to be read against: how many completions and errors, how long, how much is causal."""
@@ -82,14 +87,10 @@ def recall_table(
     for name in (reference, *chain.from_iterable(pairs)):
         if name not in signals:
             raise DataError(f"{name!r} must be one of the signals ({', '.join(signals)}) to be compared with.")
-    splits = {ALL: np.ones_like(truth.correct), CORRECT: truth.correct, WRONG: ~truth.correct}
+    splits, problems = truth.splits(), np.asarray(truth.problems)
     metrics = {name: _metrics(values, signals[reference], truth, k) for name, values in signals.items()}
     metrics |= {f"{a} - {b}": metrics[a] - metrics[b] for a, b in pairs}
-    problems = np.asarray(truth.problems)
-    rows = []
-    for name, measured in metrics.items():
-        for split, chosen in splits.items():
-            rows += [(split, name, *row) for row in _averages(measured[chosen], problems[chosen], seed=seed)]
+    rows = split_averages(metrics, splits, problems, seed=seed)
     for name, values in signals.items():
         counts, scored = _calibration(values, truth)
         for split, chosen in splits.items():
@@ -123,10 +124,30 @@ def completion_metrics(
     }
 
 
+def split_averages(
+    metrics: Mapping[str, pd.DataFrame],
+    splits: Mapping[str, NDArray[np.bool_]],
+    problems: NDArray[np.str_],
+    *,
+    seed: int,
+) -> list[Row]:
+    """Rows of COLUMNS: of each signal and split the mean of every metric over the completions it is defined for.
+
+    metrics: by signal a frame of N completions with a column per metric, NaN where it is not defined; splits: by name which
+    completions, (N,); problems (N,). Intervals resample problems. What is defined for no completion has no row.
+    """
+    return [
+        (split, name, *row)
+        for name, measured in metrics.items()
+        for split, chosen in splits.items()
+        for row in _averages(measured[chosen], problems[chosen], seed=seed)
+    ]
+
+
 def _averages(
     metrics: pd.DataFrame, problems: NDArray[np.str_], *, seed: int
 ) -> list[tuple[str, float, float, float, int]]:
-    rows = []
+    rows: list[tuple[str, float, float, float, int]] = []
     for metric, column in metrics.items():
         defined = column.notna().to_numpy()
         if defined.any():

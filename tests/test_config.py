@@ -14,7 +14,7 @@ CONF = Path(__file__).parents[1] / "conf"
 GROUPS = [
     f"{folder.name}={option.stem}"
     for folder in sorted(CONF.iterdir())
-    if folder.is_dir() and folder.name not in ("assume", "experiment")  # of conf/plan.yaml and conf/study.yaml alone
+    if folder.is_dir() and folder.name not in ("assume", "experiment", "subject")  # of other entry points than train
     for option in sorted(folder.glob("*.yaml"))
 ]
 

@@ -1,18 +1,22 @@
 """A model's completions, graded and scored, and any token signal on them: what is measured without training."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from oar.attribution import Floats
 from oar.batch import CompletionBatch
 from oar.config import TrainConfig, build
-from oar.credit import assign_credit
+from oar.credit import Credit, assign_credit
 from oar.errors import DataError
 from oar.importance import CreditInputs
 from oar.learner.collect import GradedBatch, grade_rollouts
+from oar.learner.gate import make_gate
 from oar.learner.parity import parity_metrics
 from oar.probes import make_probe
 from oar.recall import Truth
@@ -29,6 +33,7 @@ class Subject:
 
     inputs: CreditInputs
     truth: Truth
+    places: tuple[int, ...]  # of each completion among all that were drawn
     drawn: int  # completions, those without an answer included
 
     @property
@@ -61,28 +66,48 @@ def examine(
         batch,
         make_probe(settings.probe.name, conclude, step=warm, warmup_steps=warm),
         scores,
-        torch.tensor([derive_seed(settings.seed, "examine", row) for row in range(len(batch))]),
+        _seeds(settings.seed, range(len(batch))),
         graded.marks,
     )
-    return Subject(inputs.rows(rows), _truth(graded, rows), len(batch))
+    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch))
+
+
+def redrawn(subject: Subject, seed: int) -> CreditInputs:
+    """The inputs with the random draws of another seed; with the seed of `examine` they stay as they are."""
+    return replace(subject.inputs, seeds=_seeds(seed, subject.places))
 
 
 def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
-    """What a method's estimator says of every completion, (N, T)."""
-    importance: Tensor = build("method.estimator", signal.method.estimator)(subject.inputs)
+    """What a method's estimator says of every completion, (N, T); its random draws come from the signal's own seed."""
+    importance: Tensor = build("method.estimator", signal.method.estimator)(redrawn(subject, signal.seed))
     return importance
 
 
-def as_the_gate_sees_it(subject: Subject, importance: Tensor, signal: TrainConfig) -> list[Tensor]:
+def as_the_gate_sees_it(subject: Subject, importance: Tensor, signal: TrainConfig) -> list[Floats]:
     """Importance (N, T) of a method's estimator as its gate gets it: (T,) for the reasoning tokens of each completion."""
-    credit = assign_credit(
+    return by_completion(_credit(subject, importance, signal).token_importance, subject.masks)
+
+
+def gated(subject: Subject, importance: Tensor, signal: TrainConfig) -> list[Floats]:
+    """The weights that a method's gate makes of its importance (N, T): (T,) for the reasoning tokens of each completion."""
+    return by_completion(_credit(subject, importance, signal).token_weights, subject.masks)
+
+
+def by_completion(values: Tensor, masks: Tensor) -> list[NDArray[Any]]:
+    """(N, T) as N arrays of what is under the mask; numbers in double precision."""
+    values = values.double() if values.is_floating_point() else values
+    return [row[mask].cpu().numpy() for row, mask in zip(values, masks, strict=True)]
+
+
+def _credit(subject: Subject, importance: Tensor, signal: TrainConfig) -> Credit:
+    """With an advantage of 1 everywhere, so that no completion is passed over."""
+    return assign_credit(
         subject.inputs,
         torch.ones(len(importance), device=importance.device),
         lambda _: importance,
-        lambda importance, _: importance,
+        make_gate(signal.gating),
         times_surprisal=signal.method.times_surprisal,
     )
-    return _by_completion(credit.token_importance, subject.masks)
 
 
 @torch.no_grad()
@@ -107,11 +132,10 @@ def _truth(graded: GradedBatch, rows: Tensor) -> Truth:
     return Truth(
         problems=[graded.problems[row].id for row in rows.tolist()],
         correct=correct.cpu().numpy(),
-        causal=[marks.numpy() for marks in _by_completion(graded.marks["causal"][rows], masks)],
-        error=[marks.numpy() for marks in _by_completion(error, masks)],
+        causal=by_completion(graded.marks["causal"][rows], masks),
+        error=by_completion(error, masks),
     )
 
 
-def _by_completion(values: Tensor, masks: Tensor) -> list[Tensor]:
-    """(N, T) as N tensors of what is under the mask, on the CPU."""
-    return [row[mask].cpu() for row, mask in zip(values, masks, strict=True)]
+def _seeds(seed: int, places: Iterable[int]) -> Tensor:
+    return torch.tensor([derive_seed(seed, "examine", place) for place in places])

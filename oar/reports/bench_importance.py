@@ -30,6 +30,7 @@ from oar.costs import (
 from oar.files import atomic_path, write_text_atomic
 from oar.reports.figures import COLOURS, MARKERS, STYLE
 from oar.reports.pages import GOAL_HEADER, Goal, machine, table_lines
+from oar.reports.study import CLOSED, OPENED, conclusion_of
 
 GOALS = (
     Goal("oar_g_step_ratio", "whole training step with OAR-G / GRPO", "1.4 (the paper's own measurement)", 1.15),
@@ -55,9 +56,9 @@ it come to exact OAR-P? The user picks a point on the curve.
 
 **What the paper says.** OAR-P costs 4.2 GRPO steps, OAR-G 1.4 (docs/METHOD.md §6), on other models and other hardware.
 
-**Where.** {machine}; {threads} torch thread(s), {dtype}. All methods of a table were measured in one run and took turns; values
-are medians, in brackets quartiles over rounds (of Spearman: the 95 % bootstrap interval over problems). Ratios are taken within
-a round. {kept}
+**What was run.** {machine}; {threads} torch thread(s), {dtype}. All methods of a table were measured in one run and took
+turns; values are medians, in brackets quartiles over rounds (of Spearman: the 95 % bootstrap interval over problems). Ratios
+are taken within a round. {kept}
 """
 STEPS_TEXT = """`Learner.training_step` with the real engine, probe `{probe}`: every method takes step i of {step_rounds} in
 turn, from the weights of the base model and so on the same completions; seconds by stage, and the ratio of the whole step to
@@ -141,7 +142,8 @@ def write_bench(
     numbers = summary(table, chosen)
     with atomic_path(folder / "bench.csv") as path:
         table.to_csv(path, index=False)
-    write_text_atomic(folder / "bench.md", markdown(table, numbers, chosen, skipped, run, provenance))
+    text = markdown(table, numbers, chosen, skipped, run, provenance, conclusion_of(folder / "bench.md"))
+    write_text_atomic(folder / "bench.md", text)
     draw_bench(table, run["faithful"], folder / "bench.png")
     record = {**provenance, "run": dict(run), "chosen": chosen, "skipped": skipped, "summary": numbers}
     write_text_atomic(folder / "provenance.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
@@ -155,8 +157,9 @@ def markdown(
     skipped: Mapping[str, Mapping[str, float]],
     run: Mapping[str, Any],
     provenance: Mapping[str, Any],
+    follows: str,
 ) -> str:
-    """The text of bench.md."""
+    """The text of bench.md; follows: what people concluded."""
     judged = f"`{chosen}`" if chosen else "none reached the bound (or the embedded task was not measured)"
     parts = [
         INTRODUCTION.format(**run, **machine(provenance)),
@@ -186,6 +189,7 @@ def markdown(
         parts += [f"### {size}, length {length:g}", _method_table(rows, SYNTHETIC_COLUMNS, [*left_out])]
         parts += [f"Left out, an update was thought to take: {why}."] if why else []
     parts += [
+        f"## What follows\n\n{OPENED}\n{follows}\n{CLOSED}",
         "## How to repeat it",
         f"`{provenance['command']}`, or `make bench-importance`; every value with its quartiles stands in `bench.csv`, what "
         "decides them in `provenance.json`.",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from oar.evaluation import MEAN
 from oar.reports.figures import COLOURS, MARKERS
-from oar.reports.table1 import BASE, GRPO, LABELS, label, method_order
+from oar.reports.methods import BASE, GRPO, LABELS, label, method_order
 
 Kind = Literal["curve", "tiers", "stages", "samples"]
 SAMPLES = "samples"

@@ -1,7 +1,6 @@
 """The fidelity study from its table to files: `fidelity.csv`, `fidelity.md`, `fidelity.png`, `provenance.json`."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -17,8 +16,8 @@ from oar.fidelity import BACKWARD, FORWARD, MASS, SECONDS, WEIGHTS
 from oar.files import atomic_path, write_text_atomic
 from oar.recall import ALL, CORRECT, OVERLAP, SPEARMAN, WRONG
 from oar.reports.figures import COLOURS, MARKERS, STYLE
+from oar.reports.study import CLOSED, OPENED, conclusion_of
 
-OPENED, CLOSED = "<!-- what follows -->", "<!-- /what follows -->"  # what stands between them is written by people
 BETWEEN_DRAWS = " between draws"
 AGREEMENT_COLUMNS = {
     SPEARMAN: "Spearman",
@@ -71,19 +70,20 @@ def write_fidelity(
     with atomic_path(folder / "fidelity.csv") as path:
         table.to_csv(path, index=False)
     text = markdown(
-        table, facts, run=run, conditions=conditions, signals=signals, lead=lead, series=series, provenance=provenance
+        table,
+        facts,
+        run=run,
+        conditions=conditions,
+        signals=signals,
+        lead=lead,
+        series=series,
+        provenance=provenance,
+        follows=conclusion_of(folder / "fidelity.md"),
     )
-    write_text_atomic(folder / "fidelity.md", with_conclusion_of(folder / "fidelity.md", text))
+    write_text_atomic(folder / "fidelity.md", text)
     draw_fidelity(table, folder / "fidelity.png", lead=lead, series=series)
     record = {**provenance, "run": dict(run), "conditions": {name: dict(facts[name]) for name in facts}}
     write_text_atomic(folder / "provenance.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
-
-
-def with_conclusion_of(file: Path, text: str) -> str:
-    """`text` with what stands between the markers in `file`, where there is such a file."""
-    between = re.compile(f"{OPENED}\n(.*?){CLOSED}", re.DOTALL)
-    written = between.search(file.read_text(encoding="utf-8")) if file.exists() else None
-    return text if written is None else between.sub(lambda _: written[0], text)
 
 
 def markdown(
@@ -96,15 +96,16 @@ def markdown(
     lead: tuple[str, str],
     series: Mapping[str, Mapping[str, str]],
     provenance: Mapping[str, object],
+    follows: str,
 ) -> str:
-    """The text of fidelity.md, its conclusion still to be written."""
+    """The text of fidelity.md; follows: what people concluded."""
     first, (winner, published) = next(iter(facts)), lead
     left_out = f" Left out, since their weights are null: {run['skipped']}." if run["skipped"] else ""
     draws = [name for name in table["signal"].unique() if name.endswith(BETWEEN_DRAWS)]
     drawn = {*chain(*(line.values() for line in series.values())), run["reference"]}
     parts = [
         INTRODUCTION.format(left_out=left_out, **run),
-        f"## What follows\n\n{OPENED}\nNot written yet.\n{CLOSED}",
+        f"## What follows\n\n{OPENED}\n{follows}\n{CLOSED}",
         "![cost against fidelity, and the lead by condition](fidelity.png)",
         f"## Cost and fidelity under `{first}`\n\n" + READING.format(**run),
         cost_table(table[table["condition"] == first], list(signals)),

@@ -32,7 +32,8 @@ from oar.fidelity import (
 from oar.importance import CreditInputs, GradientImportance, GradientNormImportance, PerturbationImportance
 from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, Probe
 from oar.recall import OVERLAP, SPEARMAN
-from oar.reports.fidelity import CLOSED, OPENED, write_fidelity
+from oar.reports.fidelity import write_fidelity
+from oar.reports.study import CLOSED, OPENED, UNWRITTEN
 from oar.tasks.sources import load_benchmark
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
@@ -281,7 +282,7 @@ def test_the_report_shows_what_was_measured(tmp_path: Path) -> None:
 
 def test_what_people_wrote_stays_when_the_report_is_written_again(tmp_path: Path) -> None:
     text = write(tmp_path)
-    assert f"{OPENED}\nNot written yet.\n{CLOSED}" in text
+    assert f"{OPENED}\n{UNWRITTEN}\n{CLOSED}" in text
     conclusion = f"{OPENED}\nA window of 8 \\1 does it.\n\nAnd so on.\n{CLOSED}"
     (tmp_path / "fidelity.md").write_text(f"old\n{conclusion}\nolder\n")
     again = write(tmp_path)

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from oar.config import TrainConfig, validated
 from oar.errors import DataError, SyncError
-from oar.learner.examine import Subject, as_the_gate_sees_it, examine, signal_importance
+from oar.gating import bilevel_weights
+from oar.learner.examine import Subject, as_the_gate_sees_it, examine, gated, redrawn, signal_importance
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
@@ -79,9 +81,30 @@ def test_importance_as_the_gate_gets_it() -> None:
         )
     ):
         tokens = int(found.masks[row].sum())
-        assert torch.equal(once, importance[row, :tokens])
-        surprisal = -torch.tensor(rollout((RIGHT, WRONG)[row]).sampler_logprobs[:tokens])
-        torch.testing.assert_close(times, once * surprisal, rtol=1e-4, atol=1e-7)
+        assert once.tolist() == importance[row, :tokens].tolist()
+        surprisal = -np.array(rollout((RIGHT, WRONG)[row]).sampler_logprobs[:tokens])
+        np.testing.assert_allclose(times, once * surprisal, rtol=1e-4, atol=1e-7)
+
+
+def test_weights_are_the_gates() -> None:
+    found, product = subject(RIGHT, WRONG), settings("method=oar_p", "method.times_surprisal=true")
+    importance = signal_importance(found, product)
+    seen, weights = as_the_gate_sees_it(found, importance, product), gated(found, importance, product)
+    for values, ours in zip(seen, weights, strict=True):
+        mask = torch.ones(1, len(values), dtype=torch.bool)
+        options = {"tau": 0.4, "beta": 2.0, "floor": 0.1, "threshold": "quantile"}
+        (expected,) = bilevel_weights(torch.from_numpy(values)[None], mask, **options)
+        np.testing.assert_allclose(ours, expected, rtol=1e-5)
+        assert ours.mean() == pytest.approx(1)
+        assert ours.std() > 0.1
+
+
+def test_a_signal_of_another_seed_draws_anew() -> None:
+    found = subject(SILENT, RIGHT, WRONG)
+    same, other = (settings("method=random", f"seed={seed}") for seed in (1, 2))
+    assert redrawn(found, 1).seeds.tolist() == found.inputs.seeds.tolist()
+    assert not torch.equal(signal_importance(found, same), signal_importance(found, other))
+    assert torch.equal(signal_importance(found, other), signal_importance(found, other))
 
 
 def test_the_same_completions_give_the_same_noise() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from oar.reports.study import CLOSED, OPENED, UNWRITTEN
 from oar.rollout.engine import VllmEngine
 from tests.system.conftest import run, start, wait_for
 
@@ -83,6 +84,35 @@ def test_interrupted_and_run_again(base_engine: VllmEngine, base_model: Path, tm
     columns = ["split", "signal", "metric", "value"]
     base, same = (mine[mine["model"] == name][columns].reset_index(drop=True) for name in ("base", "mine"))
     pd.testing.assert_frame_equal(base, same, rtol=1e-4)  # the same weights draw the same completions
+
+
+@pytest.mark.timeout(600)
+def test_experiments_on_signals_share_the_completions(base_engine: VllmEngine, tmp_path: Path) -> None:
+    """One of them draws what is missing, the next needs no engine; what people concluded stays."""
+    small = ("experiment=mask_artefacts", "problems=1", "samples=2", "~models.trained", f"work_dir={tmp_path / 'work'}")
+    code, output = run(
+        "signals", *small, f"overrides=['rollout.url={base_engine.url}']", f"output_dir={tmp_path / 'a'}"
+    )
+    assert code == 0, output
+    table = pd.read_csv(tmp_path / "a" / "mask_artefacts.csv").set_index(["split", "signal", "metric"])["value"]
+    assert table["all", "oar_p", "spearman"] == pytest.approx(1)
+    assert table["all", "oar_p_random_token", "spearman_between_draws"] < 1
+    assert table["words", "oar_p_knockout", "attention"] == 0
+
+    page = tmp_path / "b" / "error_location.md"
+    nobody = (
+        "experiment=error_location",
+        *small[1:],
+        "overrides=['rollout.url=http://127.0.0.1:9']",
+        f"output_dir={page.parent}",
+    )
+    code, output = run("signals", *nobody)
+    assert code == 0, output
+    assert len(list((tmp_path / "work" / "completions").iterdir())) == 1
+    page.write_text(page.read_text().replace(UNWRITTEN, "Errors are early."))
+    code, output = run("signals", *nobody)
+    assert code == 0, output
+    assert f"{OPENED}\nErrors are early.\n{CLOSED}" in page.read_text()
 
 
 def test_what_cannot_work_is_told_at_once(tmp_path: Path) -> None:

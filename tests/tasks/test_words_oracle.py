@@ -15,6 +15,7 @@ from oar.tasks.words import (
     demonstration,
     first_error,
     make_tiers,
+    token_roles,
     training_problem,
 )
 from oar.tasks.words.generator import Operation, read_solution, write_solution
@@ -32,6 +33,16 @@ def test_causal_tokens_are_the_start_and_the_equations_without_equals() -> None:
     tokens = TOKENIZER.convert_ids_to_tokens(ids)
     marked = [token for token, causal in zip(tokens, causal_mask(ids, TOKENIZER), strict=True) if causal]
     assert " ".join(marked) == "1 2 1 2 + 5 1 7 1 7 - 3"
+
+
+def test_what_each_token_is() -> None:
+    ids = encode("We start with 12 . Then 12 + 5 = 17 . Day 3 . So 17 - 3 . #### 14")
+    assert " ".join(token_roles(ids, TOKENIZER)) == (
+        "word word word start start word word before before operator operand equals after after word "
+        "word number word word before before operator operand word rest rest rest rest"
+    )
+    unanswered = encode("12 + 5 = 17 . 3")
+    assert token_roles(unanswered, TOKENIZER)[-3:] == ["word", "number", "word"]  # the last is the end token
 
 
 # The first wrong token has ^ before it; no ^: none can be named.

@@ -9,7 +9,7 @@ from oar.tasks.words.generator import (
     evaluation_set,
     training_problem,
 )
-from oar.tasks.words.oracle import causal_mask, first_error
+from oar.tasks.words.oracle import causal_mask, first_error, token_roles
 from oar.tasks.words.tiers import TIER_NAMES, Tier, make_tiers, tier_named
 from oar.tasks.words.tokenizer import build_tokenizer
 
@@ -27,5 +27,6 @@ __all__ = [
     "first_error",
     "make_tiers",
     "tier_named",
+    "token_roles",
     "training_problem",
 ]

@@ -15,20 +15,35 @@ _START_NUMBER = re.compile(r"n+")
 _EQUATION = re.compile(r"(?P<before>n+)(?P<operator>o)(?P<operand>n+)(?:e(?P<after>n+))?")
 
 
+# What a token is in a completion. The first five carry the computation; words name no operation and no number.
+START, BEFORE, OPERATOR, OPERAND, AFTER = "start", "before", "operator", "operand", "after"
+EQUALS, NUMBER, WORD, REST = "equals", "number", "word", "rest"
+CAUSAL_ROLES = (START, BEFORE, OPERATOR, OPERAND, AFTER)
+
+
+def token_roles(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """What each token is, (T,): the start number; of an equation `before operator operand equals after`; or beside them.
+
+    A `number` is one that belongs to neither, a `word` is everything else in the reasoning, punctuation included; all from the
+    last `####` on is `rest`.
+    """
+    letters = _letters(tokenizer.convert_ids_to_tokens(list(completion_ids)))
+    reasoning = letters[: _reasoning_length(letters)]
+    equations = list(_EQUATION.finditer(reasoning))
+    roles = [{_NUMBER: NUMBER, _EQUALS: EQUALS}.get(letter, WORD) for letter in reasoning]
+    spans = [(role, equation.span(role)) for equation in equations for role in equation.groupdict() if equation[role]]
+    spans += [(START, start.span()) for start in _start_number(reasoning, equations)]
+    for role, (first, end) in spans:
+        roles[first:end] = [role] * (end - first)
+    return roles + [REST] * (len(letters) - len(reasoning))
+
+
 def causal_mask(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[bool]:
     """True for the digits and operators of every written equation and for the start number; shape (T,).
 
     Only reasoning counts: nothing from the last `####` on is marked.
     """
-    letters = _letters(tokenizer.convert_ids_to_tokens(list(completion_ids)))
-    reasoning = letters[: _reasoning_length(letters)]
-    equations = list(_EQUATION.finditer(reasoning))
-    spans = [equation.span(group) for equation in equations for group in equation.groupdict() if equation[group]]
-    spans += [start.span() for start in _start_number(reasoning, equations)]
-    mask = [False] * len(letters)
-    for first, end in spans:
-        mask[first:end] = [True] * (end - first)
-    return mask
+    return [role in CAUSAL_ROLES for role in token_roles(completion_ids, tokenizer)]
 
 
 def first_error(problem: Problem, completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> int | None:
