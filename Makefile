@@ -57,7 +57,8 @@ train-with-trl: setup ## The embedded task with TRL's trainer and OAR's weights
 	@$(BIN)/python -m experiments.train_with_trl $(ARGS)
 
 # Two runs at a time, as Table 1 has it; a run keeps about one core busy and its server takes 2 GiB.
-SWEEP := $(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 method=oar_g learner.steps=40 tracking=disabled resume=auto
+# The base model first: workers that start together would each teach it.
+SWEEP := $(BIN)/python -m experiments.base_model && $(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 method=oar_g learner.steps=40 tracking=disabled resume=auto
 define page
 $(if $(OUT),@$(BIN)/python -m experiments.stability 'folders=[multirun/$(1)]' 'output_dir=$(OUT)' 'repeat="make $@ OUT=$(OUT)"')
 endef
