@@ -77,7 +77,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:
         ("Base model", [4]),
         ("GRPO", [1, 3]),
         ("OAR-P", [0, 5]),
-        ("entropy", [2]),
+        ("entropy (control)", [2]),
     ]
     # As in the figures beside Table 1, whichever methods are there.
     assert [line.colour for line in lines] == [COLOURS[0], COLOURS[1], COLOURS[3], COLOURS[4]]
