@@ -28,7 +28,7 @@ from oar.costs import (
     summary,
 )
 from oar.files import atomic_path, write_text_atomic
-from oar.reports.figures import COLOURS, MARKERS, STYLE
+from oar.reports.figures import COLOURS, MARKERS, STYLE, save_png
 from oar.reports.pages import GOAL_HEADER, Goal, machine, table_lines
 from oar.reports.study import CLOSED, OPENED, conclusion_of
 
@@ -218,8 +218,7 @@ def draw_bench(table: pd.DataFrame, faithful: float, path: Path) -> None:
         if sizes:
             panels[1].set_ylabel("seconds of credit per completion")
             panels[-1].legend(frameon=False, fontsize=8)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        save_png(figure, path)
 
 
 def _draw_choice(axes: Axes, rows: pd.DataFrame, faithful: float) -> None:

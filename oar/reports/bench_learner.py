@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from oar.files import atomic_path, write_text_atomic
-from oar.reports.figures import COLOURS, MARKERS, STYLE
+from oar.reports.figures import COLOURS, MARKERS, STYLE, save_png
 from oar.reports.pages import GOAL_HEADER, Goal, machine, table_lines
 
 OAR, OAR_RECOMPUTE, TRL, TRL_RECOMPUTE = "oar", "oar_recompute", "trl", "trl_recompute"
@@ -171,8 +171,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         panels[0, 0].set_ylabel("seconds per step")
         panels[1, 0].set_ylabel("peak memory (MiB)")
         panels[0, -1].legend(frameon=False, fontsize=8)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        save_png(figure, path)
 
 
 def _side_table(rows: pd.DataFrame) -> str:

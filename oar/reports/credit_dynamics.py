@@ -8,8 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from oar.credit_dynamics import PARTS, QUANTITIES
-from oar.files import atomic_path
-from oar.reports.figures import COLOURS, MARKERS, STYLE
+from oar.reports.figures import COLOURS, MARKERS, STYLE, save_png
 from oar.reports.pages import table_lines
 from oar.statistics import mean_and_standard_error
 
@@ -61,7 +60,7 @@ def draw_credit(table: pd.DataFrame, path: Path) -> None:
             axes.set_visible(False)
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower right", ncols=len(arms), frameon=False)
-        _save(figure, path)
+        save_png(figure, path)
 
 
 def draw_profile(table: pd.DataFrame, path: Path) -> None:
@@ -84,9 +83,4 @@ def draw_profile(table: pd.DataFrame, path: Path) -> None:
             axes.set_xlabel("place in the reasoning")
             axes.legend(frameon=False, fontsize=9)
         figure.supylabel("mean weight", fontsize=10)
-        _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        save_png(figure, path)

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from oar.fidelity import BACKWARD, FORWARD, MASS, SECONDS, WEIGHTS
 from oar.files import atomic_path, write_text_atomic
 from oar.recall import ALL, CORRECT, OVERLAP, SPEARMAN, WRONG
-from oar.reports.figures import COLOURS, MARKERS, STYLE
+from oar.reports.figures import COLOURS, MARKERS, STYLE, save_png
 from oar.reports.study import CLOSED, OPENED, conclusion_of
 
 BETWEEN_DRAWS = " between draws"
@@ -202,8 +202,7 @@ def draw_fidelity(
         right.set_title("one backward, by condition", loc="left")
         for axes in (left, right):
             axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        save_png(figure, path)
 
 
 def _draw_costs(axes: Axes, rows: pd.DataFrame, lead: tuple[str, str], series: Mapping[str, Mapping[str, str]]) -> None:

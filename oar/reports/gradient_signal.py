@@ -20,7 +20,7 @@ from oar.gradient_signal import (
     NOISE_SHARE,
     SIGNAL_SHARE,
 )
-from oar.reports.figures import COLOURS, MARKERS, STYLE
+from oar.reports.figures import COLOURS, MARKERS, STYLE, save_png
 from oar.reports.pages import table_lines
 from oar.reports.study import StudyPage, write_study
 
@@ -190,7 +190,7 @@ def draw_forest(table: pd.DataFrame, path: Path, *, reference: str, judged: int)
         panels[0].set_ylim(len(arms) - 0.5, -0.5)
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
-        _save(figure, path)
+        save_png(figure, path)
 
 
 def draw_batches(table: pd.DataFrame, path: Path, *, reference: str) -> None:
@@ -218,7 +218,7 @@ def draw_batches(table: pd.DataFrame, path: Path, *, reference: str) -> None:
         figure.supxlabel("problems in a batch", fontsize=10)
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", frameon=False)
-        _save(figure, path)
+        save_png(figure, path)
 
 
 def draw_classes(table: pd.DataFrame, path: Path) -> None:
@@ -245,9 +245,4 @@ def draw_classes(table: pd.DataFrame, path: Path) -> None:
             axes.set_title(condition, fontsize=10, loc="left")
         panels[0].set_ylabel("share")
         panels[0].legend(frameon=False)
-        _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        save_png(figure, path)

@@ -22,8 +22,8 @@ from oar.recall import (
     SPEARMAN,
     WRONG,
 )
-from oar.reports.figures import COLOURS, MARKERS, STYLE
-from oar.reports.signals import Section, SignalPage, save_figure, write_signals
+from oar.reports.figures import COLOURS, MARKERS, STYLE, save_png
+from oar.reports.signals import Section, SignalPage, write_signals
 
 # (split, metric): how the column of a table or the panel of a picture is called
 CAUSAL_COLUMNS = {
@@ -131,4 +131,4 @@ def draw_calibration(table: pd.DataFrame, path: Path) -> None:
         figure.supylabel("share of causal tokens", fontsize=10)
         handles = [Line2D([], [], color=COLOURS[index + 1], marker=MARKERS[index + 1]) for index in range(len(models))]
         figure.legend(handles, models, loc="outside upper right", ncols=len(models), frameon=False)
-        save_figure(figure, path)
+        save_png(figure, path)

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from oar.fidelity import WEIGHTS
 from oar.recall import ALL, AUC, CORRECT, ERROR_FIFTH, ERROR_PERCENTILE, OVERLAP, RECALL_FIFTH, SPEARMAN, WRONG
-from oar.reports.figures import COLOURS, MARKERS, STYLE
-from oar.reports.signals import CHANCE, Section, SignalPage, save_figure
+from oar.reports.figures import COLOURS, MARKERS, STYLE, save_png
+from oar.reports.signals import CHANCE, Section, SignalPage
 from oar.signals.disturbance import ATTENTION, CONTINUATION, NEXT_TOKEN
 from oar.signals.error_location import AT, ERRORS, LOCATED, MASS_AT, PLACES, TENTHS, THIRDS
 from oar.signals.mask_artefacts import (
@@ -237,7 +237,7 @@ def draw_where(table: pd.DataFrame, path: Path) -> None:
             axes.set_xlabel("place in the reasoning (0: its start, 1: the marker)")
         panels[0].set_ylabel("share in each tenth")
         panels[-1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        save_figure(figure, path)
+        save_png(figure, path)
 
 
 def _tenths(rows: pd.DataFrame, metric: str) -> list[float]:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from oar.files import atomic_path
-from oar.reports.figures import COLOURS, MARKERS, STYLE
+from oar.reports.figures import COLOURS, MARKERS, STYLE, save_png
 from oar.reports.pages import table_lines
 from oar.reports.study import StudyPage, write_study
 
@@ -166,13 +166,7 @@ def draw_panels(table: pd.DataFrame, panels: Mapping[Where, str], path: Path) ->
         grid[0].set_ylim(len(signals) - 0.5, -0.5)
         handles, names = grid[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(models), frameon=False)
-        save_figure(figure, path)
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Atomically, as PNG, with nothing in it that differs from call to call."""
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        save_png(figure, path)
 
 
 def _draw_intervals(

@@ -14,7 +14,7 @@ from oar.evaluation import GREEDY_METRIC, SAMPLED_METRIC
 from oar.files import atomic_path
 from oar.power import POWER
 from oar.reports.credit_dynamics import credit_section, draw_credit, draw_profile
-from oar.reports.figures import COLOURS, MARKERS, STYLE, draw_curves
+from oar.reports.figures import COLOURS, MARKERS, STYLE, draw_curves, save_png
 from oar.reports.pages import table_lines
 from oar.reports.study import StudyPage, write_study
 from oar.statistics import CONFIDENCE
@@ -171,5 +171,4 @@ def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
         names = [f"{arm}  ({condition})" if len(conditions) > 1 else arm for condition, arm in pairs]
         axes.set_yticks([heights[pair] for pair in pairs], names)
         axes.set_ylim(max(heights.values()) + 0.7, -0.7)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        save_png(figure, path)
