@@ -36,7 +36,7 @@ def test_good_answers_become_rollouts(fake: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ("die_after_n_requests", "is gone|did not answer"),
+        ("die_after_n_requests", "is gone|cut off"),
         ("hang", r"did not answer /v1/completions within 2 s"),
         ("bad_json", "broken JSON"),
         ("truncated_json", "broken JSON"),
