@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, Qwen2Config, Qwen2ForCausalLM
 
 from oar.config import LoraConfig
 from oar.errors import DataError
@@ -114,3 +114,31 @@ def test_what_cannot_be_packed_is_refused():
     for model, said in ((eager, "but have eager"), (linear, "but have sdpa, linear_attention")):
         with pytest.raises(DataError, match=said):
             packed_forward(model, sequences())
+
+
+TINY = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "pad_token_id": PAD,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Gemma2Config(**TINY, attn_logit_softcapping=50.0),
+        GptOssConfig(**TINY, num_local_experts=2, num_experts_per_tok=1),
+    ],
+    ids=["caps scores", "has sinks"],
+)
+def test_attention_that_is_not_plain_softmax_is_refused(config):
+    """Two public architectures that sdpa as we call it would run wrongly without a word."""
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model.config._attn_implementation = "sdpa"  # where it is loaded with it all the same
+    with pytest.raises(DataError, match="must be plain softmax attention"):
+        packed_forward(model, sequences())

@@ -298,7 +298,7 @@ def test_memory_by_hand():
     assert "gathered_weights" not in alone
     tokens = 16 * (assume.longest_prompt + 96)
     assert alone["activations"] == tokens * 2 * sizes.layer_activation_bytes(4)
-    assert alone["logits"] == 12 * 16 * 96 * 96  # 12 bytes for each of 16 x 96 tokens and 96 words: less than a block
+    assert alone["logits"] == (12 + 4) * 16 * 96 * 96  # 16 x 96 tokens and 96 words: one block, and kept as a whole
 
     assume.devices = cfg.learner.ranks = 4
     cfg.learner.compute_dtype, cfg.learner.activation_checkpointing = "bfloat16", True
@@ -310,9 +310,10 @@ def test_memory_by_hand():
     assert sharded.learner["summed_gradients"] == 6 * 2 * 96 * 64
     block, inputs, recorded = sizes.layer_activation_bytes(2), 2 * 64, 2 * (64 + 2 * 32)
     assert sharded.learner["activations"] == tokens * (block + 2 * (inputs + recorded))
-    assert sharded.learner["logits"] == 10 * 16 * 96 * 96
+    assert sharded.learner["logits"] == (10 + 4) * 16 * 96 * 96
     wide = Architecture(2, 64, 4, 2, 160, 2**20, False, 256)
-    assert memory_of(cfg, wide, assume, GRPO["grpo"]).learner["logits"] == 10 * 2**26  # one block, however many tokens
+    logits = memory_of(cfg, wide, assume, GRPO["grpo"]).learner["logits"]
+    assert logits == 10 * 2**26 + 4 * 2**25  # one block and what is kept, however many tokens
     assert "reference" not in sharded.learner
     cfg.learner.kl_coef = 0.1
     assert memory_of(cfg, sizes, assume, GRPO["grpo"]).learner["reference"] == 2 * sizes.parameters

@@ -1,5 +1,7 @@
 """Logprobs and entropy in blocks against all logits at once, their gradients against autograd and finite differences."""
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,10 +14,11 @@ from oar.projection import token_scores
 N, H, V = 11, 6, 37
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 5 columns, the last one narrower."""
+@pytest.fixture(autouse=True, params=[0, 3 * 5 * N, N * V], ids=["none kept", "three kept", "all kept"])
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 5 columns, the last one narrower; the backward finds none, some or all of them."""
     monkeypatch.setattr(projection, "CPU_BLOCK", 5 * N + 3)
+    monkeypatch.setattr(projection, "KEPT", request.param)
 
 
 def case(dtype: torch.dtype, *, bias: bool = False, spread: float = 3.0) -> tuple[Tensor, nn.Linear, Tensor]:
@@ -62,7 +65,7 @@ def test_the_closed_form_is_the_derivative() -> None:
     hidden, head, tokens = case(torch.float64, bias=True)
 
     def logprobs(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return projection._TokenScores.apply(hidden, weight, bias, tokens, 0.7)[0]
+        return projection._TokenScores.apply(hidden, weight, bias, tokens, 0.7, projection.KEPT)[0]
 
     assert torch.autograd.gradcheck(logprobs, (hidden, head.weight, head.bias))
 
@@ -126,7 +129,7 @@ def test_no_completion_at_all() -> None:
 
 
 def test_logits_of_more_than_a_block_never_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in the forward nor kept for, or made in, the backward."""
+    """Neither in the forward nor made in the backward."""
     largest = 0
 
     class Sizes(TorchDispatchMode):
@@ -143,6 +146,44 @@ def test_logits_of_more_than_a_block_never_exist(monkeypatch: pytest.MonkeyPatch
     with Sizes():
         token_scores(hidden, head, torch.randint(900, (50,)), 1.0)[0].sum().backward()
     assert largest == 900 * 3, "the head's own gradient is the largest tensor there is; all logits are 50 x 900"
+
+
+def test_no_more_logits_than_said_are_kept_for_the_backward() -> None:
+    kept = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.numel() if tensor.ndim == 2 and tensor.shape[0] == N and tensor.shape[1] != H else 0
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        token_scores(*case(torch.float32), 1.0)
+    assert kept == projection.KEPT, "as many as may be, in whole blocks"
+
+
+def test_without_a_backward_no_block_outlives_the_next() -> None:
+    most, blocks = 0, []
+
+    class Alive(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal most
+            found = function(*args, **(kwargs or {}))
+            if isinstance(found, Tensor) and found.ndim == 2 and found.shape[0] == N:
+                blocks.append(weakref.ref(found))
+                most = max(most, sum(block() is not None for block in blocks))
+            return found
+
+    given = case(torch.float32)
+    with torch.no_grad(), Alive():
+        token_scores(*given, 1.0)
+    assert most < V / 5, "of eight blocks only what one or two need"
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradient_again() -> None:
+    hidden, head, tokens = case(torch.float32)
+    total = token_scores(hidden, head, tokens, 1.0)[0].sum()
+    first, again = (torch.autograd.grad(total, hidden, retain_graph=True)[0] for _ in range(2))
+    torch.testing.assert_close(first, again, atol=0.0, rtol=0.0)
 
 
 def test_a_head_that_is_not_linear_is_refused() -> None:

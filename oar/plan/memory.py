@@ -13,7 +13,7 @@ from oar.importance import (
 from oar.plan.assumptions import Assumptions
 from oar.plan.importance import Lengths, recomputed
 from oar.plan.model import Architecture
-from oar.projection import GPU_BLOCK
+from oar.projection import GPU_BLOCK, KEPT
 
 GIB = 2**30
 FLOAT32 = 4
@@ -92,8 +92,9 @@ def _activations(model: Architecture, size: int, tokens: float, checkpointing: b
 
 
 def _logits(model: Architecture, size: int, positions: int) -> float:
-    """Bytes of the logits of `positions` tokens, a block at a time (oar/projection.py), as computed and twice in float32."""
-    return float((size + 2 * FLOAT32) * min(positions * model.vocabulary, GPU_BLOCK))
+    """Bytes of the logits of `positions` tokens (oar/projection.py): a block as computed and twice in float32, and those kept."""
+    logits = positions * model.vocabulary
+    return float((size + 2 * FLOAT32) * min(logits, GPU_BLOCK) + FLOAT32 * min(logits, KEPT))
 
 
 def _signal(

@@ -17,7 +17,7 @@ from oar.errors import ConfigError
 from oar.reports.bench_learner import Where, case_rows, summary, tidy, write_bench_learner
 from tests.test_config import CONF, composed
 
-SMALL = ("sizes.qwen_slice.lengths={256:0,1024:0,2048:0}", "sizes.embedded.lengths={256:4,1024:0,2048:0}")
+SMALL = ("sizes.qwen_slice.lengths={256:0,2048:0}", "sizes.embedded.lengths={256:4,2048:0}")
 HEADLINE = Where("embedded", 256, "equal")
 
 
