@@ -53,10 +53,10 @@ class NcclSync:
                     self._leave()  # the next push, to an engine that was started anew, opens another group
 
     def close(self) -> None:
-        """End the group on both sides."""
+        """End the group on both sides; a server that fails keeps no other from leaving."""
         if self._group is not None:
-            with contextlib.suppress(EngineError, TimeoutError):
-                shut_down: list[Callable[[], None]] = [server.shutdown_weight_transfer for server in self._servers]
+            shut_down: list[Callable[[], None]] = [partial(_shut_down, server) for server in self._servers]
+            with contextlib.suppress(TimeoutError):
                 together([*shut_down, self._leave], CLOSE_S)
 
     def _transfer(self, model: PreTrainedModel) -> None:
@@ -128,3 +128,9 @@ class NcclSync:
             )
 
         return broadcast
+
+
+def _shut_down(server: EngineClient) -> None:
+    """End the server's side of the group, whatever it answers."""
+    with contextlib.suppress(EngineError):
+        server.shutdown_weight_transfer()

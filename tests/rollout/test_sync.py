@@ -226,6 +226,18 @@ def test_close_ends_the_group_and_never_fails(fake: Callable[..., str], tmp_path
     assert routes(url).count("/shutdown_weight_transfer_engine") == 2
 
 
+def test_one_that_fails_first_keeps_no_other_from_leaving(
+    fake: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, failing = fake(), fake("--fault", "fails_at", "--at", "/shutdown")
+    sync = LocalSync([failing, url])
+    sync.push(tiny_model(0), 0)
+    monkeypatch.setattr("oar.rollout.nccl.together", lambda works, _: [work() for work in works])  # the slowest threads
+    sync.close()
+    assert routes(url).count("/shutdown_weight_transfer_engine") == 1
+    assert sync.groups[0].destroyed
+
+
 @pytest.mark.parametrize("way", ["nccl", "ipc"])
 def test_what_needs_a_gpu_is_refused_without_one(
     fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
