@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 STEPS = 10
+NOTICES_S = 0.05
 
 
 def main() -> None:
@@ -54,6 +55,7 @@ def break_down(flaw: str, folder: Path) -> None:
     if flaw == "invents":
         with (folder / "metrics.jsonl").open("a") as file:
             file.write('{"reward": 0}\n')
+    time.sleep(NOTICES_S)
     if flaw != "silent":
         print("error: it broke.", file=sys.stderr, flush=True)
     sys.exit(1 if flaw == "crashes" else 2)
