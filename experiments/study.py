@@ -38,6 +38,7 @@ class StudyConfig:
     seeds: int
     overrides: list[str]
     credit: bool
+    mistakes: bool
     lanes: int
     output_dir: str
     work_dir: str
@@ -137,6 +138,7 @@ def described(cfg: StudyConfig, jobs: list[Job]) -> Study:
         ran=ran.strip(),
         reference=cfg.reference,
         credit=cfg.credit,
+        mistakes=cfg.mistakes,
         repeat=shlex.join(["python", "-m", "experiments.study", *changed]),
     )
 

@@ -14,9 +14,9 @@ from experiments.study import StudyConfig, plan
 from oar.config import validated
 from oar.credit_dynamics import credit_table, weight_quantities
 from oar.errors import ConfigError, DataError
-from oar.reports.studies import Study, write_results
+from oar.reports.studies import Study, draw_forest, write_results
 from oar.runs import read_run
-from oar.studies import Finished, arm_scores, differences, holm, mean_scores
+from oar.studies import MEASURED, Finished, arm_scores, differences, holm, mean_scores
 from tests.made_runs import make_run
 from tests.test_config import CONF, composed
 
@@ -199,7 +199,14 @@ def test_a_study_that_cannot_work_is_refused() -> None:
 
 def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_path) -> None:
     arms = "arms={grpo: ['method=grpo'], oar_g: ['method=oar_g']}"
-    chosen = ["seeds=2", "~arms", f"+{arms}", f"work_dir={tmp_path}/runs", f"output_dir={tmp_path}/page"]
+    chosen = [
+        "seeds=2",
+        "mistakes=false",
+        "~arms",
+        f"+{arms}",
+        f"work_dir={tmp_path}/runs",
+        f"output_dir={tmp_path}/page",
+    ]
     _, runs = study("controls", *chosen)
     for number, run in enumerate(runs):
         job = run.job
@@ -216,7 +223,7 @@ def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_pat
     text = (tmp_path / "page" / "controls.md").read_text()
     assert "4 runs of 50 steps, 2 training seeds" in text
     assert "| default | `oar_g` | +0.0 ± 0.0 |" in text
-    assert "python -m experiments.study experiment=controls seeds=2" in text
+    assert "python -m experiments.study experiment=controls seeds=2 mistakes=false" in text
     assert json.loads((tmp_path / "page" / "provenance.json").read_text())["learner_steps"] == 50
 
 
@@ -224,7 +231,7 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
     runs = [keep_samples(one, [([0.5, 1.5], 1.0)], [([0.0, 2.0], 1.0)]) for one in three_seeds(tmp_path / "runs")]
     folder = tmp_path / "toy"
     said = Study(
-        "toy", "Toy", "Why?", "Nothing.", "Six runs.", "grpo", credit=True, repeat="python -m experiments.study"
+        "toy", "Toy", "Why?", "Nothing.", "Six runs.", "grpo", credit=True, mistakes=False, repeat="python -m x"
     )
     page = write_results(said, runs, folder, provenance={"command": "toy", "git_commit": "c0ffee"})
     page.write_text(page.read_text().replace("Nobody has read these numbers yet.", "It helps."))
@@ -240,3 +247,22 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
     assert all((folder / file).read_bytes().startswith(b"\x89PNG") and f"]({file})" in text for file in pictures)
     kept = {file.name for file in folder.iterdir()}
     assert kept == {*pictures, "toy.md", "scores.csv", "differences.csv", "credit.csv", "provenance.json"}
+
+
+def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr("oar.reports.studies.save_png", lambda figure, _: drawn.append(figure))
+    differences = {"a": -2.0, "b": 1.0, "c": -24.0}
+    rows = [["default", metric, arm, at, at - 1.5, at + 1.5] for metric in MEASURED for arm, at in differences.items()]
+    table = pd.DataFrame(rows, columns=["condition", "metric", "arm", "difference", "low", "high"])
+    draw_forest(table, tmp_path / "forest.png", reference="grpo")
+    for axes in drawn[0].axes:
+        low, high = axes.get_xlim()
+        assert -5 < low < -3.5
+        assert 2.5 < high < 4
+        assert [text.get_text() for text in axes.texts] == ["◂ -24.0"]
+    table[["difference", "low", "high"]] *= -1
+    draw_forest(table[table["arm"] != "b"], tmp_path / "forest.png", reference="grpo")
+    assert [text.get_text() for text in drawn[1].axes[0].texts] == []  # of two, none is far from the others
+    draw_forest(table, tmp_path / "forest.png", reference="grpo")
+    assert [text.get_text() for text in drawn[2].axes[0].texts] == ["+24.0 ▸"]

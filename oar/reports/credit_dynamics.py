@@ -1,5 +1,6 @@
 """Where the weights of a study's runs sat while they trained: a section of its page and two pictures."""
 
+import textwrap
 from pathlib import Path
 
 import matplotlib as mpl
@@ -52,9 +53,7 @@ def draw_credit(table: pd.DataFrame, path: Path) -> None:
                 mean = own.groupby("step")["value"].mean()
                 marker = MARKERS[(index + 1) % len(MARKERS)]
                 axes.plot(mean.index, mean, linewidth=2, marker=marker, markersize=5, label=arm, **style)
-            axes.set_title(
-                title.split(" (")[0].replace(", share", ",\nshare").replace(" on the", "\non the"), fontsize=9
-            )
+            axes.set_title(textwrap.fill(title.split(" (")[0], 34), fontsize=9)
             axes.set_xlabel("training step", fontsize=9)
         for axes in panels[len(QUANTITIES) :]:
             axes.set_visible(False)

@@ -7,32 +7,37 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from oar.credit_dynamics import credit_table
 from oar.evaluation import GREEDY_METRIC, SAMPLED_METRIC
 from oar.files import atomic_path
+from oar.mistakes import mistakes_table
 from oar.power import POWER
 from oar.reports.credit_dynamics import credit_section, draw_credit, draw_profile
 from oar.reports.figures import COLOURS, MARKERS, STYLE, draw_curves, save_png
+from oar.reports.mistakes import draw_mistakes, mistakes_section
 from oar.reports.pages import table_lines
 from oar.reports.study import StudyPage, write_study
 from oar.statistics import CONFIDENCE
 from oar.studies import Finished, arm_scores, differences, mean_scores
 
 SEED = 1  # of the bootstrap
+FAR = 3.0  # of the median reach of the intervals: an arm beyond is not drawn to scale
 METRICS = {SAMPLED_METRIC: "avg@k, temperature 1", GREEDY_METRIC: "pass@1, greedy"}
 READING = """**How to read it.** Percent of held-out problems, mean of the tiers. *Means* are ± the standard error over training
 seeds. *Differences* are an arm minus `{reference}` under the same condition, percentage points, paired by seed and by problem:
 ± is the standard error of the per-seed differences, in brackets the {confidence:.0%} interval of a bootstrap that draws seeds and
 problems. With two or three seeds such an interval is rather too narrow. *p, Holm*: the same bootstrap's two-sided p, adjusted for
 the {tests} comparisons of the metric. *Seeds to show it*: how many seeds a paired test at {level:.0%} would need to find a true
-difference of the size that was measured, with a chance of {power:.0%}. Where the interval holds 0, neither sign is shown."""
+difference of the size that was measured, with a chance of {power:.0%}; from two or three seeds that is a rough guess. Where the
+interval holds 0, the sign is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is said of a study; `credit`: where its weights sat is part of it."""
+    """What is said of a study; `credit`: where its weights sat is part of it; `mistakes`: what its runs get wrong is."""
 
     name: str
     title: str
@@ -41,6 +46,7 @@ class Study:
     ran: str
     reference: str
     credit: bool
+    mistakes: bool
     repeat: str
 
 
@@ -52,6 +58,7 @@ def write_results(study: Study, runs: Sequence[Finished], folder: Path, *, prove
     scores = arm_scores(runs)
     table = differences(runs, reference=study.reference, seed=SEED)
     credit = credit_table(runs) if study.credit else None
+    mistakes = mistakes_table(runs) if study.mistakes else None
     with atomic_path(folder / "scores.csv") as path:
         scores.to_csv(path, index=False)
     with atomic_path(folder / "differences.csv") as path:
@@ -73,6 +80,12 @@ def write_results(study: Study, runs: Sequence[Finished], folder: Path, *, prove
         pictures["credit.png"] = "What the weights were like while the runs trained"
         pictures["profile.png"] = "Mean weight by tenth of the reasoning, first and last kept step"
         measured.append(credit_section(credit))
+    if mistakes is not None:
+        with atomic_path(folder / "mistakes.csv") as path:
+            mistakes.to_csv(path, index=False)
+        draw_mistakes(mistakes, folder / "mistakes.png")
+        pictures["mistakes.png"] = "What is wrong in wrong completions at temperature 1"
+        measured.append(mistakes_section(mistakes))
     page = StudyPage(
         name=study.name,
         title=study.title,
@@ -149,7 +162,10 @@ def needed_text(needed: int | None, error: float) -> str:
 
 
 def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
-    """A panel per metric, a line per condition and arm: the difference with its interval. Arms differ in colour and mark."""
+    """A panel per metric, a line per condition and arm: the difference with its interval. Arms differ in colour and mark.
+
+    An arm that is far from all others stands as an arrow with its number at the edge, so that it does not squeeze them.
+    """
     arms = list(table["arm"].unique())
     pairs = list(table[["condition", "arm"]].drop_duplicates().itertuples(index=False, name=None))
     conditions = list(dict.fromkeys(condition for condition, _ in pairs))
@@ -159,11 +175,15 @@ def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
         figure = Figure(figsize=(10, 1.4 + 0.3 * len(pairs)), layout="constrained")
         for axes, (metric, title) in zip(figure.subplots(1, 2, sharey=True), METRICS.items(), strict=True):
             rows = table[table["metric"] == metric]
-            for row in rows.itertuples():
-                index = arms.index(row.arm)
-                height, colour = heights[(row.condition, row.arm)], COLOURS[(index + 1) % len(COLOURS)]
-                axes.hlines(height, row.low, row.high, color=colour, linewidth=1.6)
-                axes.plot(row.difference, height, MARKERS[(index + 1) % len(MARKERS)], color=colour, markersize=6)
+            edge = FAR * rows[["low", "high"]].abs().max(axis=1).median()
+            for row in rows.to_dict("records"):
+                index, difference = arms.index(row["arm"]), row["difference"]
+                height, colour = heights[(row["condition"], row["arm"])], COLOURS[(index + 1) % len(COLOURS)]
+                if abs(difference) > edge:
+                    _draw_far(axes, difference, height, colour)
+                    continue
+                axes.hlines(height, row["low"], row["high"], color=colour, linewidth=1.6)
+                axes.plot(difference, height, MARKERS[(index + 1) % len(MARKERS)], color=colour, markersize=6)
             axes.axvline(0.0, color="#555555", linewidth=1, linestyle=":")
             axes.set_title(title, fontsize=10, loc="left")
             axes.set_xlabel(f"difference from {reference} (points)")
@@ -172,3 +192,17 @@ def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
         axes.set_yticks([heights[pair] for pair in pairs], names)
         axes.set_ylim(max(heights.values()) + 0.7, -0.7)
         save_png(figure, path)
+
+
+def _draw_far(axes: Axes, difference: float, height: float, colour: str) -> None:
+    """An arrow at the left or right edge, and the number."""
+    below = difference < 0
+    axes.text(
+        0.01 if below else 0.99,
+        height,
+        f"◂ {difference:+.1f}" if below else f"{difference:+.1f} ▸",
+        transform=axes.get_yaxis_transform(),
+        color=colour,
+        horizontalalignment="left" if below else "right",
+        verticalalignment="center",
+    )

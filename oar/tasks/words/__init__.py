@@ -9,11 +9,13 @@ from oar.tasks.words.generator import (
     evaluation_set,
     training_problem,
 )
+from oar.tasks.words.mistakes import MISTAKES, mistake, written_out
 from oar.tasks.words.oracle import causal_mask, first_error, token_roles
 from oar.tasks.words.tiers import TIER_NAMES, Tier, make_tiers, tier_named
 from oar.tasks.words.tokenizer import build_tokenizer
 
 __all__ = [
+    "MISTAKES",
     "RL_STREAM",
     "SPLITS",
     "TEACHING_STREAM",
@@ -26,7 +28,9 @@ __all__ = [
     "evaluation_set",
     "first_error",
     "make_tiers",
+    "mistake",
     "tier_named",
     "token_roles",
     "training_problem",
+    "written_out",
 ]
