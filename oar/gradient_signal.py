@@ -114,7 +114,10 @@ def with_best_weights(gradients: Gradients, classes: Sequence[str], batch: float
 
 
 def best_weights(parts: NDArray[np.float32], target: NDArray[np.float32], batch: float) -> Floats:
-    """(classes,) weights that align sum w_c g_c best with the target: parts (classes, units, parameters), target (units, ...)."""
+    """(classes,) weights that align sum w_c g_c best with the target: parts (classes, units, parameters), target (units, ...).
+
+    Classes that cannot be told apart share a weight; one without any gradient in these units gets 0.
+    """
     classes = len(parts)
     moments, towards = np.empty((classes, classes)), np.empty(classes)
     for one in range(classes):
@@ -123,7 +126,7 @@ def best_weights(parts: NDArray[np.float32], target: NDArray[np.float32], batch:
             products = Products.of(parts[one], parts[other])
             same, across = products.same[0], products.across[0]
             moments[one, other] = across + (same - across) / batch
-    weights = np.linalg.solve(moments, towards)
+    weights = np.linalg.lstsq(moments, towards)[0]  # the shortest solution, where there are several
     return np.asarray(weights / np.abs(weights).mean())
 
 

@@ -118,6 +118,16 @@ def test_the_best_weights_by_class_leave_out_what_has_no_signal() -> None:
     assert best == pytest.approx(one, rel=0.02)
 
 
+def test_a_class_without_gradient_weighs_nothing_and_changes_nothing() -> None:
+    """Such as filler whose completions all have an advantage of 0."""
+    _, gradients = made(units=8)
+    parts = np.stack([gradients["one"], gradients["two"]])
+    without = best_weights(parts, gradients[TARGET], 4)
+    with_empty = best_weights(np.stack([*parts, np.zeros_like(parts[0])]), gradients[TARGET], 4)
+    assert with_empty[2] == 0
+    np.testing.assert_allclose(with_empty[:2] / with_empty[0], without / without[0], rtol=1e-6)
+
+
 def test_best_weights_are_fitted_on_the_other_half() -> None:
     """Without any signal they gain nothing; fitted to the units they are judged by, they would."""
     found = []

@@ -12,6 +12,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from oar.evaluation import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.files import atomic_path
@@ -71,7 +72,8 @@ def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], labels: Mapping[str, s
     `runs`: (method, metrics by step) per trained cell. A method without a metric (GRPO has no weights) has no line.
     """
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(11, 7), layout="constrained")
+        figure = Figure(figsize=(12, 7), layout="constrained")
+        shown: dict[str, Line2D] = {}
         for axes, (metric, (title, window)) in zip(figure.subplots(2, 2).flat, CURVES.items(), strict=True):
             for index, (method, name) in enumerate(labels.items()):
                 curves = [run[metric].dropna() for of, run in runs if of == method and metric in run]
@@ -84,11 +86,10 @@ def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], labels: Mapping[str, s
                 mean = mean.rolling(window, center=True, min_periods=1).mean()
                 style["linestyle"] = "-" if kind(method) == METHOD else "--"
                 marks = {"marker": _marker(index), "markevery": max(1, len(mean) // 8), "markersize": 5}
-                axes.plot(mean.index, mean, linewidth=2, label=name, **marks, **style)
+                (shown[name],) = axes.plot(mean.index, mean, linewidth=2, **marks, **style)
             axes.set_title(title, loc="left", fontsize=10)
             axes.set_xlabel("training step")
-            if axes.has_data():
-                axes.legend(frameon=False, fontsize=9)
+        figure.legend(shown.values(), shown.keys(), loc="outside right upper", frameon=False)
         save_png(figure, path)
 
 

@@ -48,8 +48,9 @@ def summary(results: Path) -> tuple[list[Answer], list[str]]:
         if not files:
             missing.append(f"“{question}” has no answer on top: there is no {pattern}.")
         for file in files:
-            frame = _read(file)
-            told = None if frame is None else answer(question, frame, f"{file.parent.name}/{file.name}")
+            frame, folder = _read(file), file.parent.name
+            asked = question if folder == TABLE1 or "*" not in pattern else f"{question} ({folder})"
+            told = None if frame is None else answer(asked, frame, f"{folder}/{file.name}")
             if told is None:
                 missing.append(f"{file.parent.name}/{file.name} does not hold what “{question}” is answered from.")
             else:
@@ -136,9 +137,7 @@ def does_it_matter(question: str, table: pd.DataFrame, source: str) -> Answer | 
         for row in records
     ]
     head = ["", "metric", f"minus {other}, points [95 %]", "seeds", "seeds to show it", "smallest shown"]
-    folder = source.split("/")[0]
-    question = question if folder == TABLE1 else f"{question} ({folder})"
-    return Answer(question, short, sentences, chart, html_table(head, lines), source, folder)
+    return Answer(question, short, sentences, chart, html_table(head, lines), source, source.split("/")[0])
 
 
 def _compared(table: pd.DataFrame) -> pd.DataFrame | None:

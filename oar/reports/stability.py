@@ -47,10 +47,10 @@ bounds are assumptions of ours. Runs that did not finish count there too, as far
 def write_stability(
     study: Study, gathered: Gathered, levels: Levels, folder: Path, *, claims: Path, repeat: str | None = None
 ) -> Path:
-    """Write the page, `runs.csv`, `levels.csv`, `metrics.parquet`, `claims.csv`, pictures and `provenance.json` into `folder`.
+    """Write the page, `runs.csv`, `levels.csv`, `metrics.parquet`, pictures and `provenance.json` into `folder`.
 
-    `claims`: the folder of the paper's claims; `repeat`: the command that repeats all, the multirun's own and that of the page
-    where None. Returns the page.
+    Where the runs can test a claim of the paper, `claims.csv` as well. `claims`: the folder of the paper's claims; `repeat`: the
+    command that repeats all, the multirun's own and that of the page where None. Returns the page.
     """
     runs = list(gathered.finished.values())
     tested = ledger(load_claims(claims), runs)
@@ -60,7 +60,8 @@ def write_stability(
             table.to_csv(path, index=False)
     with atomic_path(folder / "metrics.parquet") as path:
         gathered.metrics.to_parquet(path, index=False)
-    write_claims(tested, folder / "claims.csv")
+    if len(tested):
+        write_claims(tested, folder / "claims.csv")
     page = StudyPage(
         name=folder.resolve().name,
         title=study.title,

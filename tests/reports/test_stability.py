@@ -94,3 +94,12 @@ def test_an_ablation(tmp_path: Path) -> None:
     kept = text.replace(UNWRITTEN, "Both are needed.")
     (out / "out.md").write_text(kept)
     assert page(folder, out, repeat="make ablate-gating") == kept
+
+
+def test_a_sweep_that_tests_no_claim_has_no_table_of_them(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for number, gating in enumerate(("bilevel", "none")):
+        run = make_run(tmp_path / ".aside", "oar_g", 1, {"a": [0.5] * 4}, gating=gating)
+        run.rename(tmp_path / "runs" / str(number))
+    assert "claims that these runs can test" not in page(tmp_path / "runs", tmp_path / "out")
+    assert not (tmp_path / "out" / "claims.csv").exists()
