@@ -78,7 +78,7 @@ ablate-probe: setup ## What stands for the model's answer (OUT=)
 signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location (OUT=)
 	@$(BIN)/python -m experiments.signals experiment=$(EXPERIMENT) $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
 
-study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, dynamics; OUT=)
+study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics; OUT=)
 	@$(BIN)/python -m experiments.study experiment=$(EXPERIMENT) $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
 
 gradient-signal: setup ## How much of a gradient is signal under each weighting, without training (OUT=)

@@ -232,15 +232,11 @@ def token_classes(graded: GradedBatch, task: Task) -> dict[str, Tensor]:
     is written out; filler: meaningless words; words: all else before the marker; end: marker, answer and EOS.
     """
     batch = graded.batch
-
-    def one_of(words: tuple[str, ...]) -> Tensor:
-        ids = torch.tensor([task.encode_marker(word)[0] for word in words])
-        return torch.isin(batch.completion_ids, ids.to(batch.completion_ids.device)) & batch.completion_mask
-
+    filler_ids = torch.tensor([task.encode_marker(word)[0] for word in language.FILLER])
     causal = graded.marks["causal"]
     end = batch.completion_mask & ~batch.reasoning_mask & batch.has_answer[:, None]
-    signs = one_of((language.EQUALS, ".")) & ~causal & ~end
-    filler = one_of(language.FILLER) & ~causal & ~end & ~signs
+    signs = graded.marks["written"] & ~causal & ~end
+    filler = torch.isin(batch.completion_ids, filler_ids.to(batch.completion_ids.device)) & batch.completion_mask & ~end
     words = batch.completion_mask & ~(causal | end | signs | filler)
     return dict(zip(CLASSES, (causal, signs, filler, words, end), strict=True))
 

@@ -18,7 +18,7 @@ class CreditInputs:
 
     scores: the policy's own, of the same rows as `batch`; seeds (B,): every random draw for a completion comes from its
     own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name ("causal",
-    "error"), empty where the task knows none.
+    "written", "error"), empty where the task knows none.
     """
 
     model: PreTrainedModel

@@ -25,6 +25,7 @@ from oar.tasks.task import Task
 LOGGED = "as the run logged it"
 MARKS = {
     "causal": "Oracle: the tokens that carry the computation, known to the task.",
+    "written": "Oracle: the causal tokens, and the signs = and . that decide whether a result is written.",
     "error": "Oracle: of a wrong completion its first wrong token, of a right one its causal tokens.",
 }
 

@@ -14,7 +14,7 @@ from oar.tasks.verifier import Verdict, equal, grade, same_answer, shared_pool
 from oar.tasks.verifier_pool import VerifierPool
 from oar.tasks.verifier_shown import shown
 from oar.tasks.verifier_text import same_text
-from oar.tasks.words import TIER_NAMES, causal_mask, first_error
+from oar.tasks.words import TIER_NAMES, causal_mask, first_error, written_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,16 @@ class Task:
     def marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool]]:
         """Ground truth for attribution by name, each one bool per completion token; empty where the task knows none.
 
-        A word problem that carries its computation has both: `causal`, the tokens the computation is made of; `error`,
-        of a wrong completion its first wrong token (nothing where it cannot be located), of a right one its causal
-        tokens. The sources are docs/EMBEDDED.md (oracle) and docs/METHOD.md §7.
+        A word problem that carries its computation has three: `causal`, the tokens the computation is made of; `written`, these
+        and the signs that decide whether a step is written; `error`, of a wrong completion its first wrong token (nothing
+        where it cannot be located), of a right one its causal tokens. The sources are docs/EMBEDDED.md (oracle) and
+        docs/METHOD.md §7; `written` is ours.
         """
         if problem.benchmark not in TIER_NAMES or not problem.solution:
             return {}
         causal = causal_mask(completion_ids, self.tokenizer)
-        if self.grade(problem, self.decode(completion_ids)):
-            return {"causal": causal, "error": causal}
-        wrong = first_error(problem, completion_ids, self.tokenizer)
-        return {"causal": causal, "error": [position == wrong for position in range(len(completion_ids))]}
+        error = causal
+        if not self.grade(problem, self.decode(completion_ids)):
+            wrong = first_error(problem, completion_ids, self.tokenizer)
+            error = [position == wrong for position in range(len(completion_ids))]
+        return {"causal": causal, "written": written_mask(completion_ids, self.tokenizer), "error": error}

@@ -80,13 +80,15 @@ def marked(problem: Problem, text: str) -> dict[str, str]:
 
 def test_marks_by_hand() -> None:
     right = "We start with 12 . Then 12 + 5 = 17 . #### 17"
-    assert marked(SOLVED, right) == {"causal": "1 2 1 2 + 5 1 7", "error": "1 2 1 2 + 5 1 7"}
+    causal, written = "1 2 1 2 + 5 1 7", "1 2 . 1 2 + 5 = 1 7 ."
+    assert marked(SOLVED, right) == {"causal": causal, "written": written, "error": causal}
     wrong = "We start with 12 . Then 12 - 5 = 7 . #### 7"
-    assert marked(SOLVED, wrong) == {"causal": "1 2 1 2 - 5 7", "error": "-"}
+    assert marked(SOLVED, wrong) == {"causal": "1 2 1 2 - 5 7", "written": "1 2 . 1 2 - 5 = 7 .", "error": "-"}
     # only the answer is wrong: located, but not in the reasoning
-    assert marked(SOLVED, "We start with 12 . Then 12 + 5 . #### 18") == {"causal": "1 2 1 2 + 5", "error": "8"}
+    answer = "We start with 12 . Then 12 + 5 . #### 18"
+    assert marked(SOLVED, answer) == {"causal": "1 2 1 2 + 5", "written": "1 2 . 1 2 + 5 .", "error": "8"}
     # wrong and not to be located: the equation is missing
-    assert marked(SOLVED, "We start with 12 . #### 12") == {"causal": "1 2", "error": ""}
+    assert marked(SOLVED, "We start with 12 . #### 12") == {"causal": "1 2", "written": "1 2 .", "error": ""}
 
 
 def test_marks_need_a_known_computation() -> None:
@@ -99,7 +101,7 @@ def test_marks_of_a_batch() -> None:
     group = [rollout("We start with 12 . Then 12 - 5 = 7 . #### 7"), rollout("12 + 5 = 17 . #### 17"), rollout("12")]
     graded = grade_rollouts([SOLVED], [group], TASK, torch.device("cpu"))
     mask = graded.batch.completion_mask
-    assert set(graded.marks) == {"causal", "error"}
+    assert set(graded.marks) == {"causal", "written", "error"}
     for name, mark in graded.marks.items():
         assert mark.dtype == torch.bool
         assert mark.shape == mask.shape

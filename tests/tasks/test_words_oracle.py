@@ -17,6 +17,7 @@ from oar.tasks.words import (
     make_tiers,
     token_roles,
     training_problem,
+    written_mask,
 )
 from oar.tasks.words.generator import Operation, read_solution, write_solution
 
@@ -33,6 +34,16 @@ def test_causal_tokens_are_the_start_and_the_equations_without_equals() -> None:
     tokens = TOKENIZER.convert_ids_to_tokens(ids)
     marked = [token for token, causal in zip(tokens, causal_mask(ids, TOKENIZER), strict=True) if causal]
     assert " ".join(marked) == "1 2 1 2 + 5 1 7 1 7 - 3"
+
+
+def test_written_are_the_causal_tokens_and_the_signs_of_the_reasoning() -> None:
+    ids = encode("Well , 12 . #### 3 . Then 12 + 5 = 17 . = So 17 - 3 . We are done . #### 14 . =")
+    tokens = TOKENIZER.convert_ids_to_tokens(ids)
+    marked = [place for place, mark in enumerate(written_mask(ids, TOKENIZER)) if mark]
+    signs = set(marked) - {place for place, causal in enumerate(causal_mask(ids, TOKENIZER)) if causal}
+    assert " ".join(tokens[place] for place in sorted(signs)) == ". . = . = . ."
+    assert len(marked) - len(signs) == sum(causal_mask(ids, TOKENIZER))
+    assert max(marked) < len(tokens) - 1 - tokens[::-1].index("####")
 
 
 def test_what_each_token_is() -> None:

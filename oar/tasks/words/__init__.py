@@ -10,7 +10,7 @@ from oar.tasks.words.generator import (
     training_problem,
 )
 from oar.tasks.words.mistakes import MISTAKES, mistake, written_out
-from oar.tasks.words.oracle import causal_mask, first_error, token_roles
+from oar.tasks.words.oracle import causal_mask, first_error, token_roles, written_mask
 from oar.tasks.words.tiers import TIER_NAMES, Tier, make_tiers, tier_named
 from oar.tasks.words.tokenizer import build_tokenizer
 
@@ -32,5 +32,6 @@ __all__ = [
     "tier_named",
     "token_roles",
     "training_problem",
+    "written_mask",
     "written_out",
 ]

@@ -56,6 +56,7 @@ FILLER = tuple("well hmm okay let me think about it again yes sure maybe perhaps
 MARKER = "####"  # announces the answer, as in GSM8K
 OPERATORS = "+-*/"
 EQUALS = "="
+STOP = "."
 
 
 def words() -> list[str]:

@@ -46,6 +46,19 @@ def causal_mask(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBas
     return [role in CAUSAL_ROLES for role in token_roles(completion_ids, tokenizer)]
 
 
+def written_mask(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[bool]:
+    """True for all of `causal_mask` and for every `=` and full stop of the reasoning; shape (T,).
+
+    Those signs carry no number, but decide whether a result is written out at all.
+    """
+    signs = {language.EQUALS, language.STOP}
+    tokens = tokenizer.convert_ids_to_tokens(list(completion_ids))
+    roles = token_roles(completion_ids, tokenizer)
+    return [
+        role in CAUSAL_ROLES or (role != REST and token in signs) for role, token in zip(roles, tokens, strict=True)
+    ]
+
+
 def first_error(problem: Problem, completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> int | None:
     """Index of the first token that departs from `problem.solution`, found by replaying the written equations.
 
