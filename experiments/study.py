@@ -21,6 +21,7 @@ from oar.provenance import config_hash
 from oar.reports.studies import Study, write_results
 from oar.runs import read_run
 from oar.studies import Finished
+from oar.tasks.words import TIER_NAMES
 
 
 @dataclass
@@ -86,7 +87,7 @@ def main(config: DictConfig) -> None:
 def plan(cfg: StudyConfig) -> list[Planned]:
     """Every run, validated before any of them starts; seed by seed, so that an interrupted study has whole comparisons.
 
-    Raises ConfigError where two runs of one seed compute the same.
+    Raises ConfigError where two runs of one seed compute the same, and where `mistakes` cannot be told of a run.
     """
     runs: list[Planned] = []
     for seed in range(1, cfg.seeds + 1):
@@ -94,6 +95,12 @@ def plan(cfg: StudyConfig) -> list[Planned]:
             for arm, how in cfg.arms.items():
                 # The study's own settings come last, so that no override of the user's can turn a run into another one.
                 job = _planned(cfg, [*cfg.overrides, *changed, *how, f"seed={seed}"])
+                foreign = [name for name in job.settings.benchmark.sets if name not in TIER_NAMES]
+                if cfg.mistakes and foreign:
+                    raise ConfigError(
+                        f"mistakes=true needs problems of the embedded task, but {condition}: {arm} is evaluated on "
+                        f"{', '.join(foreign)}: set mistakes=false."
+                    )
                 for other in runs:
                     if other.job.folder == job.folder:
                         raise ConfigError(

@@ -192,6 +192,10 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("seeds=0", "seeds must be 1 or more"),
         ("+arms.twin=['method=grpo']", "twin and default: grpo are the same run"),
         ("+arms.other=['method=nobody']", "cannot be composed"),
+        (
+            "+arms.real=['benchmark=paper_suite']",
+            "mistakes=true needs .* but default: real is evaluated on gsm8k, .* set mistakes=false",
+        ),
     ):
         with pytest.raises(ConfigError, match=said):
             study("controls", override)
