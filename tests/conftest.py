@@ -15,8 +15,9 @@ from oar.learner.checkpoint import save_checkpoint
 from oar.processes import ChildProcess
 from oar.rollout.engine import EngineOptions, VllmEngine
 
-# A loaded machine is no failure.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A loaded machine is no failure, and no change fails by what chance finds on its day; --hypothesis-profile=search looks further.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", parent=settings.get_profile("search"), derandomize=True)
 settings.load_profile("patient")
 
 EOS = 2

@@ -157,7 +157,7 @@ def test_a_full_disk_says_so_and_keeps_what_fitted(tmp_path: Path) -> None:
     run(kept(Server(), tmp_path / "whole"))
     ((whole, limit),) = [(file.read_bytes(), file.stat().st_size // 2) for file in (tmp_path / "whole").iterdir()]
     done = subprocess.run(
-        [sys.executable, "-c", FULL.format(folder=str(tmp_path / "full"))],
+        [sys.executable, "-B", "-c", FULL.format(folder=str(tmp_path / "full"))],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,

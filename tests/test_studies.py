@@ -222,7 +222,7 @@ def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_pat
         job.folder.parent.mkdir(exist_ok=True)
         made.rename(job.folder)
     command = [sys.executable, "-m", "experiments.study", "experiment=controls", *chosen]
-    done = subprocess.run(command, cwd=CONF.parent, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=CONF.parent, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     text = (tmp_path / "page" / "controls.md").read_text()
     assert "4 runs of 50 steps, 2 training seeds" in text

@@ -14,11 +14,10 @@ from typing import Any
 
 from oar.drills.proxy import DAMAGE, DamagingProxy
 from oar.drills.watched import WatchedRun, requests_running
-from oar.errors import OarError
 from oar.supervisor import KILLED
 
 LATER = 6  # the step after which most drills strike: there is a checkpoint, and steps since
-CREDIT_S = 0.1  # CPU seconds after its completions came: the learner has graded (0.01 s) and is at credit and update
+CREDIT_S = 0.04  # CPU seconds after its completions came: the learner has graded (0.01 s) and is at credit and update
 ENDS = "one sentence, exit code 2, nothing left; resume=auto goes on from the last checkpoint to the same metrics"
 SILENT = "nothing left; resume=auto goes on from the last checkpoint to the same metrics"
 REFUSES = (
@@ -90,7 +89,10 @@ def in_sync(scene: Scene, *victims: str) -> None:
 
 
 def in_update(scene: Scene) -> None:
-    """While the learner is at credit and update: its completions have come, its new weights are not on their way."""
+    """While the learner is at credit and update: its completions have come, its new weights are not on their way.
+
+    It is held while one looks, so that what is seen stays so; where its update was over by then, the next step's is taken.
+    """
     run = scene.run
     run.wait_for_step(LATER)
     learner = run.process("learner")
@@ -98,13 +100,17 @@ def in_update(scene: Scene) -> None:
     def used() -> float:
         return sum(learner.cpu_times()[:2])
 
-    run.wait_for_generation(scene.engine_url)
-    run.wait_until(lambda: requests_running(scene.engine_url) == 0, "a generation ended")
-    before, done = used(), run.steps_done()
-    run.wait_until(lambda: used() - before >= CREDIT_S, "the learner was at the update")
+    def held_at_update() -> bool:
+        run.wait_for_generation(scene.engine_url)
+        run.wait_until(lambda: requests_running(scene.engine_url) == 0, "a generation ended")
+        before, done = used(), run.steps_done()
+        run.wait_until(lambda: used() - before >= CREDIT_S, "the learner was at the update")
+        learner.suspend()
+        return not run.is_pushing() and run.steps_done() == done
+
+    while not held_at_update():
+        learner.resume()
     scene.strike("learner")
-    if run.is_pushing() or run.steps_done() > done:
-        raise OarError("The update was over before the learner was killed: the drill has to be run again.")
 
 
 def in_checkpoint(scene: Scene) -> None:

@@ -263,9 +263,9 @@ def test_memory_tells_the_credit_from_the_update() -> None:
     assert grpo["tokens"] == 2 * ROW
     assert [len(row) for row in exact["importance"]] == [REASONING] * 2
     assert exact["weights"][0] != grpo["weights"][0] == [1.0] * REASONING
-    # The kernel counts resident pages with an error of some hundred KiB.
+    # The kernel counts resident pages with an error of some hundred KiB, more on a host of many processors.
     assert 0.95 * gradients < grpo["update_peak"] < 2 * gradients
-    assert grpo["credit_peak"] < 2**19 < exact["credit_peak"]
+    assert max(2**19, 2 * grpo["credit_peak"]) < exact["credit_peak"]
 
 
 # Whole steps, and what is kept.

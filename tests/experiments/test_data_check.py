@@ -21,7 +21,7 @@ def run(module: str, *overrides: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=200,
+        timeout=600,
     )
     assert "Traceback" not in done.stdout, done.stdout
     return done.returncode, done.stdout

@@ -11,7 +11,7 @@ from tests.learner.on_ranks import config
 
 
 def main(number: int, file: Path) -> None:
-    cfg = config("learner.ranks=2", "learner.rank_timeout_s=3").learner
+    cfg = config("learner.ranks=2", "learner.rank_timeout_s=20").learner
     with explain_errors(), joined(cfg) as ranks:
         ranks.wait()
         if ranks.rank == 1:

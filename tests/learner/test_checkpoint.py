@@ -128,7 +128,9 @@ def test_no_room_leaves_what_was_there(tmp_path):
         "try: save(Path(sys.argv[1]), 2, model, optimizer)\n"
         "except CheckpointError as error: print(error); sys.exit(7)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 7, done.stderr
     assert "earlier checkpoints are untouched" in done.stdout
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

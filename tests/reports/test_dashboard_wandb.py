@@ -78,7 +78,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recordi
             "PYTHONPATH": str(ROOT),
         }
         done = subprocess.run(
-            [sys.executable, "-c", CALLS], env=environment, cwd=home, text=True, capture_output=True, timeout=280
+            [sys.executable, "-c", CALLS], env=environment, cwd=home, text=True, capture_output=True, timeout=900
         )
         assert done.returncode == 0, done.stderr
         yield recording, [json.loads(line) for line in done.stdout.splitlines()]

@@ -52,7 +52,7 @@ def test_no_prompts_ask_nothing(fake: Callable[..., str]) -> None:
         ("http_500", "HTTP 500: .*CUDA out of memory"),
         ("cut", "cut off its answer to /v1/completions"),
         ("die", "is gone|cut off|did not answer"),
-        ("hang", "did not answer /v1/completions within 2 s"),
+        ("hang", r"did not answer \S+ within 2 s"),
         ("bad_json", "broken JSON"),
         ("no_model", "must name a model"),
         ("missing_choice", "2 completions for a prompt instead of 3"),

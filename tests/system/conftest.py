@@ -57,19 +57,19 @@ def start(module: str, *overrides: str) -> "subprocess.Popen[str]":
     )
 
 
-def run(module: str, *overrides: str, timeout_s: float = 280) -> tuple[int, str]:
+def run(module: str, *overrides: str, timeout_s: float = 900) -> tuple[int, str]:
     """Run to the end: exit code and output. A run that hangs is interrupted, and fails the test."""
     process = start(module, *overrides)
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=200)
         pytest.fail(f"hangs: {output[-2000:]}")
     return process.returncode, output
 
 
-def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]", timeout_s: float = 200) -> None:
+def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]", timeout_s: float = 600) -> None:
     """Wait until `condition()`; fail where the process ends or time runs out before."""
     deadline = time.monotonic() + timeout_s
     while not condition():

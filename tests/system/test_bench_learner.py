@@ -12,7 +12,6 @@ from tests.system.conftest import run
 pytestmark = [pytest.mark.system]
 
 
-@pytest.mark.timeout(600)
 def test_both_sides_compute_the_same_and_a_second_call(tmp_path: Path) -> None:
     options = [
         f"output_dir={tmp_path}",

@@ -30,7 +30,7 @@ def test_a_page_of_a_real_run(base_engine: VllmEngine, base_model: Path, tmp_pat
 
     code, output = run("inspect", f"run={folder}", f"against={base_model}", "~signals.oar_gn")
     assert code == 0, output
-    assert "step_000002.html: 12 completions, 18 signals" in output
+    assert "step_000002.html: 12 completions, 19 signals" in output
     data = data_of(folder / "inspector" / "step_000002.html")
     assert "after 1 updates; the completions were drawn after 1" in data["notes"][0]  # the weights that drew them
     at = {(signal["name"], signal["source"]): index for index, signal in enumerate(data["signals"])}
@@ -40,7 +40,8 @@ def test_a_page_of_a_real_run(base_engine: VllmEngine, base_model: Path, tmp_pat
     for completion in data["completions"]:
         assert completion["advantage"] != 0
         # Noise of 1e-3 in float32: the gradient differs a little with the rows that are forwarded together.
-        np.testing.assert_allclose(completion["importance"][again], completion["importance"][logged], rtol=0.05)
+        first = completion["importance"][logged]
+        np.testing.assert_allclose(completion["importance"][again], first, rtol=0.05, atol=0.01 * max(first))
         np.testing.assert_allclose(completion["values"][ratio], 1, rtol=1e-3)
     assert any(abs(value - 1) > 0.01 for completion in data["completions"] for value in completion["values"][drifted])
     agreement = {(one, other): values for one, other, values in data["agreement"]}

@@ -29,7 +29,6 @@ def ranks_of(folder: Path) -> dict[int, psutil.Process]:
     return found
 
 
-@pytest.mark.timeout(600)
 def test_a_killed_rank_ends_the_run_and_it_goes_on_to_what_one_rank_learns(
     base_engine: VllmEngine, tmp_path: Path
 ) -> None:
@@ -49,12 +48,12 @@ def test_a_killed_rank_ends_the_run_and_it_goes_on_to_what_one_rank_learns(
     wait_for((together / "checkpoints" / "step_000002").exists, process)
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(ranks_of(together)[1].pid, signal.SIGKILL)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGKILL
     assert "over 2 ranks" in output
     assert output.count("reward") <= 4, "more than one rank tells"
     assert output.splitlines()[-1].startswith("error: Rank 1 of the learner was ended by SIGKILL")
-    assert not psutil.wait_procs(family, timeout=5)[1]
+    assert not psutil.wait_procs(family, timeout=30)[1]
 
     code, output = run("train", *options, "learner.ranks=2", f"output_dir={together}", "resume=auto")
     assert code == 0, output

@@ -185,8 +185,8 @@ def test_a_server_that_was_killed_leaves_nothing(tiny_model_dir: Path, tmp_path:
         assert len(family) >= 2, "vLLM no longer starts children; is this test still needed?"
         api_server = psutil.Process(guardian).children()[0]
         api_server.kill()
-        wait_until_gone(family, within_s=10)
-        assert wait_for_code(engine, within_s=5) == 128 + signal.SIGKILL
+        wait_until_gone(family, within_s=30)
+        assert wait_for_code(engine, within_s=30) == 128 + signal.SIGKILL
     assert not EngineClient(engine.url, 5.0).health()
 
 
@@ -204,7 +204,7 @@ def test_a_supervisor_that_was_killed_leaves_no_engine(tiny_model_dir: Path, tmp
         family = [psutil.Process(guardian), *descendants(guardian)]
         process.kill()
         process.wait()
-        wait_until_gone(family, within_s=25)
+        wait_until_gone(family, within_s=60)
 
 
 def test_stop_leaves_nothing(tiny_model_dir: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def load(tmp_path: Path, endpoint: str, revision: str = COMMIT, **environment: s
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     return done.stdout.splitlines()[-1], time.monotonic() - started
 

@@ -34,7 +34,7 @@ def test_a_hang_costs_one_second_and_one_counter() -> None:
         assert pool.compare([RIGHT]) == [True]
         began = time.monotonic()
         assert pool.compare([RIGHT, HANG, WRONG, RIGHT]) == [True, "timeout", False, True]
-        assert time.monotonic() - began < 4  # one second, and what a busy machine adds
+        assert time.monotonic() - began < 15  # one second of its processor's, and what a busy machine adds
         assert pool.failures == {"timeout": 1}
 
 
