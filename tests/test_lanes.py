@@ -18,7 +18,7 @@ from oar.lanes import Job, joint_provenance, run_missing
 from oar.processes import ChildProcess
 from tests.test_config import composed
 
-# Notes when it runs and on which server; finishes as `evaluation.json` would have it. Its folder may say that it takes long or fails.
+# Notes when it runs and on which server; finishes as `evaluation.json` would have it, or as its folder says: late, or not at all.
 TOY = """
 import json, pathlib, sys, time
 folder, begun = pathlib.Path(sys.argv[1]), time.monotonic()
