@@ -119,7 +119,7 @@ class Task:
         """Ground truth for attribution by name, each one bool per completion token; empty where the task knows none.
 
         A word problem that carries its computation has three: `causal`, the tokens the computation is made of; `written`, these
-        and the signs that decide whether a step is written; `error`, of a wrong completion its first wrong token (nothing
+        and the signs that decide whether a result is written; `error`, of a wrong completion its first wrong token (nothing
         where it cannot be located), of a right one its causal tokens. The sources are docs/EMBEDDED.md (oracle) and
         docs/METHOD.md §7; `written` is ours.
         """
