@@ -1,19 +1,29 @@
-"""From what Hydra composed to validated dataclasses and to the objects it names."""
+"""From what Hydra composed to validated dataclasses and to the objects it names.
 
-from typing import Any, TypeVar
+Hydra and OmegaConf are imported where they are used: a learner whose configuration was made in Python needs neither.
+"""
 
-from hydra.errors import HydraException
-from hydra.utils import instantiate
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig, ListConfig
 
 Settings = TypeVar("Settings")
 
 
 def build(key: str, target: Any) -> Any:
-    """The object that a Hydra target under `key` describes. Raises ConfigError where its keys do not fit."""
+    """The object that a Hydra target under `key` describes, or `target` itself where it is such an object already.
+
+    Raises ConfigError where the target's keys do not fit.
+    """
+    if target is not None and not isinstance(target, Mapping):
+        return target
+    from hydra.errors import HydraException
+    from hydra.utils import instantiate
+
     try:
         return instantiate(target)
     except HydraException as error:
@@ -21,8 +31,11 @@ def build(key: str, target: Any) -> Any:
         raise ConfigError(f"{key} cannot be built from {target}: {reason}.") from error
 
 
-def validated(config: DictConfig | ListConfig, schema: type[Settings]) -> Settings:
+def validated(config: "DictConfig | ListConfig", schema: type[Settings]) -> Settings:
     """The composed configuration as dataclasses. Raises ConfigError in one sentence for whatever is wrong with it."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), config))
     except OmegaConfBaseException as error:

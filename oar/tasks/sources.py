@@ -7,8 +7,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-from omegaconf import OmegaConf
-
 from oar.config import BenchmarkConfig, validated
 from oar.errors import ConfigError, DataError
 from oar.seeding import derive_seed
@@ -115,6 +113,8 @@ class DatasetSource:
 
     def settings(self) -> DatasetConfig:
         """How the rows are read. Raises ConfigError for keys that do not fit."""
+        from omegaconf import OmegaConf  # nobody else here needs it
+
         return validated(OmegaConf.create(dict(self.dataset)), DatasetConfig)
 
     @cached_property

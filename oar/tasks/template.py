@@ -5,8 +5,6 @@ import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from transformers import PreTrainedTokenizerBase
 
 from oar.errors import ConfigError, DataError
@@ -99,6 +97,9 @@ def load_template(name: str) -> Template:
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.yaml")))
         raise ConfigError(f"template must be one of {known}, but is {name!r}.")
+    from omegaconf import OmegaConf  # the embedded task has no template, and needs none of it
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         template = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Template), OmegaConf.load(path)))
     except OmegaConfBaseException as error:
