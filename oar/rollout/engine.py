@@ -123,28 +123,46 @@ class VllmEngine:
 
     def start(self) -> None:
         """Start the server and return when it is healthy."""
-        _check_host(self._options.host, self._options.token)
-        _check_model(self._options.model_path)
-        self._port = _reserve_port(self._options.host, self._port)
-        self._process = ChildProcess(
-            self._options.command(self._port), env=self._options.environment(), log_path=self._options.log_path
-        )
+        self.launch()
         healthy = False
         try:
-            self._wait_until_healthy(self._process)
+            self.wait_until_healthy()
             healthy = True
         finally:
             if not healthy:
                 self.stop()
 
-    def restart(self) -> None:
-        """End what is left of the server and start another one on the same port; the log of the old one is kept beside it."""
-        self.stop()
+    def launch(self) -> None:
+        """Create the server's process. In the place of one that was stopped: on the same port, with that one's log kept beside."""
+        _check_host(self._options.host, self._options.token)
+        _check_model(self._options.model_path)
+        self._port = _reserve_port(self._options.host, self._port)
         log = self._options.log_path
-        log.rename(
-            log.with_name(f"{log.stem}.{len(list(log.parent.glob(f'{log.stem}.*{log.suffix}'))) + 1}{log.suffix}")
+        if self._process is not None:
+            log.rename(
+                log.with_name(f"{log.stem}.{len(list(log.parent.glob(f'{log.stem}.*{log.suffix}'))) + 1}{log.suffix}")
+            )
+        self._process = ChildProcess(self._options.command(self._port), env=self._options.environment(), log_path=log)
+
+    def wait_until_healthy(self) -> None:
+        """Return when the launched server answers. Raises EngineError when it dies or takes too long."""
+        process = self._process
+        assert process is not None
+        client = EngineClient(self.url, timeout_s=5.0, token=self._options.token)
+        deadline = time.monotonic() + self._options.startup_timeout_s
+        while (code := process.poll()) is None:
+            if client.health():
+                return
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"the vLLM server was not healthy after {self._options.startup_timeout_s:g} s"
+                    f" (rollout.startup_timeout_s); its log is {self._options.log_path}."
+                )
+            time.sleep(_POLL_S)
+        raise EngineError(
+            f"the vLLM server ended with exit code {code} while starting; {self._options.log_path} says:"
+            f" {telling_lines(process.tail(400))}"
         )
-        self.start()
 
     def poll(self) -> int | None:
         """The server's exit code, or None while it runs."""
@@ -174,23 +192,6 @@ class VllmEngine:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    def _wait_until_healthy(self, process: ChildProcess) -> None:
-        client = EngineClient(self.url, timeout_s=5.0, token=self._options.token)
-        deadline = time.monotonic() + self._options.startup_timeout_s
-        while (code := process.poll()) is None:
-            if client.health():
-                return
-            if time.monotonic() > deadline:
-                raise EngineError(
-                    f"the vLLM server was not healthy after {self._options.startup_timeout_s:g} s"
-                    f" (rollout.startup_timeout_s); its log is {self._options.log_path}."
-                )
-            time.sleep(_POLL_S)
-        raise EngineError(
-            f"the vLLM server ended with exit code {code} while starting; {self._options.log_path} says:"
-            f" {telling_lines(process.tail(400))}"
-        )
 
 
 def telling_lines(log: str, count: int = 3) -> str:

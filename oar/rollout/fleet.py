@@ -26,11 +26,13 @@ class VllmFleet:
         return [engine.url for engine in self._engines]
 
     def start(self) -> None:
-        """Start all of them side by side and return when all are healthy; where one cannot, none is left."""
+        """Start all of them and return when all are healthy; where one cannot, none is left."""
         healthy = False
         try:
-            start: list[Callable[[], None]] = [engine.start for engine in self._engines]
-            together(start)
+            for engine in self._engines:
+                engine.launch()  # not in threads: a process that another thread creates after `stop` would stay
+            wait: list[Callable[[], None]] = [engine.wait_until_healthy for engine in self._engines]
+            together(wait)
             healthy = True
         finally:
             if not healthy:
@@ -38,8 +40,8 @@ class VllmFleet:
 
     def restart(self) -> None:
         """End what is left of them and start them again on the same ports: which of several hangs, nobody can tell."""
-        restart: list[Callable[[], None]] = [engine.restart for engine in self._engines]
-        together(restart)
+        self.stop()
+        self.start()
 
     def is_sick(self) -> bool:
         """Whether one of them lives without answering (`VllmEngine.is_sick`)."""

@@ -1,8 +1,9 @@
 """Servers started as one: where each goes, and that all of them end with the first that cannot go on."""
 
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -25,8 +26,10 @@ class FakeOptions(EngineOptions):
     """A fake engine in place of vLLM."""
 
     arguments: tuple[str, ...] = ()
+    delay_s: float = 0.0  # until its process is created
 
     def command(self, port: int) -> list[str]:
+        time.sleep(self.delay_s)
         return [sys.executable, str(FAKE_SERVERS / "fake_engine.py"), "--port", str(port), *self.arguments]
 
 
@@ -67,6 +70,28 @@ def test_one_that_cannot_start_leaves_none(options: Callable[..., FakeOptions], 
     with pytest.raises(EngineError, match="exit code 2 while starting"):
         VllmFleet([options(1, "--model", str(tmp_path)), options(2, "--fault", "no such")]).start()
     assert servers_left(tmp_path) == 0
+
+
+def test_one_that_is_late_does_not_outlive_one_that_cannot_start(
+    options: Callable[..., FakeOptions], tmp_path: Path
+) -> None:
+    late = replace(options(1, "--model", str(tmp_path)), delay_s=1.0)
+    with pytest.raises(ConfigError, match="has no config"):
+        VllmFleet([late, replace(options(2), model_path=tmp_path / "nowhere")]).start()
+    time.sleep(2 * late.delay_s)
+    assert servers_left(tmp_path) == 0
+
+
+def test_a_fleet_starts_again_on_its_ports(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
+    with VllmFleet([options(1), options(2)]) as fleet:
+        before = fleet.urls
+        fleet.restart()
+        assert fleet.urls == before
+        assert engine_at(before, 10.0).health()
+        fleet.stop()
+        fleet.restart()
+    logs = {f"engine{number}{old}.log" for number in (1, 2) for old in ("", ".1", ".2")}
+    assert {log.name for log in tmp_path.glob("*.log")} == logs
 
 
 def test_kept_servers_serve_run_after_run(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
