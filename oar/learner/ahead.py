@@ -1,12 +1,13 @@
 """The groups of one step after the other, and drawing those of the next while the learner is busy (`rollout.max_staleness`)."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from oar.learner.clock import Clock
 from oar.learner.groups import Drawn, GroupSampler
+from oar.rollout.parallel import begun
 
 
 class GroupStream:
@@ -42,16 +43,12 @@ class GroupStream:
     def drawing_next(self, step: int, clock: Clock) -> Iterator[None]:
         """While the block works on step `step`, the engine draws the next if there is one; afterwards no request is running.
 
-        Where the block fails nobody waits for the engine.
+        Where the block fails nobody waits for the engine, not even the end of the process.
         """
         if self.sampler is None or self.max_staleness == 0 or step + 1 == self.sampler.cfg.learner.steps:
             yield
             return
-        pool = ThreadPoolExecutor(1)
-        try:
-            following = pool.submit(self.sampler.draw, step + 1, step, Clock())
-            yield
-            with clock("generation"):
-                self._next = following.result()
-        finally:
-            pool.shutdown(wait=False)
+        following = begun(partial(self.sampler.draw, step + 1, step, Clock()))
+        yield
+        with clock("generation"):
+            self._next = following()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import TypeVar
@@ -51,3 +52,20 @@ def together(works: Sequence[Callable[[], Result]], timeout_s: float | None = No
     """What each of `works` returns, all of them begun at once; ends as `in_parallel` does."""
     done = dict(in_parallel(lambda number: works[number](), len(works), len(works), timeout_s))
     return [done[number] for number in range(len(works))]
+
+
+def begun(work: Callable[[], Result]) -> Callable[[], Result]:
+    """Begin `work` beside what goes on here; what is returned waits for its result, or raises its error.
+
+    Nobody else waits for it, not even the end of the process, which a ThreadPoolExecutor would hold up.
+    """
+    outcome: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is waited for
+            outcome.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return outcome.result

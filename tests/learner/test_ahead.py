@@ -1,5 +1,7 @@
 """Drawing ahead: it overlaps the update, never reaches past it, and what is too old is dropped."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -109,6 +111,20 @@ def test_a_block_that_fails_does_not_wait_for_the_engine():
     with pytest.raises(ZeroDivisionError), groups.drawing_next(0, Clock()):
         1 / 0  # noqa: B018
     may_answer.set()
+
+
+def test_a_process_whose_step_failed_does_not_wait_for_the_engine():
+    """The draw sleeps for far longer than the process gets to end."""
+    code = (
+        "import time; from oar.learner.clock import Clock\n"
+        "from tests.learner.test_ahead import STALE, SlowEngine, stream\n"
+        "groups = stream(SlowEngine(), *STALE); groups.take(0, Clock())\n"
+        "groups.sampler.client.generate = lambda *_, **__: time.sleep(3600)\n"
+        "with groups.drawing_next(0, Clock()):\n"
+        "    raise SystemExit('the step failed')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr.strip()) == (1, "the step failed")
 
 
 def test_staleness_without_a_correction_is_refused():
