@@ -1,6 +1,6 @@
 """The whole weights of a model, however it is held."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from peft.tuners.lora import Linear
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+Gather = Callable[[PreTrainedModel, torch.dtype | None], Iterator[tuple[str, Tensor]]]  # what `full_weights` is
 ADAPTER = "default"  # what an adapter is called within the model (oar/lora.py)
 
 

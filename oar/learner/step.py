@@ -28,6 +28,7 @@ from oar.learner.groups import GroupSampler
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
 from oar.learner.sharding import gathered
+from oar.learner.transfer import push
 from oar.learner.update import LossInputs, accumulate_gradient, learning_rate, make_optimizer
 from oar.probes import make_probe
 from oar.rollout.client import Engine
@@ -36,7 +37,7 @@ from oar.scoring import Scores, score_completions
 from oar.seeding import derive_seed, generator
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
-from oar.weights import take_part, whole
+from oar.weights import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +210,7 @@ class Learner:
 
     def publish(self) -> None:
         """Give the engine the weights, under version `step`."""
-        if self.ranks.first:
-            self.sync.push(self.model, self.step)
-        else:
-            take_part(self.model)
+        push(self.sync, self.model, self.step, self.ranks)
 
 
 def batch_metrics(graded: GradedBatch, data: LossInputs, num_generations: int) -> dict[str, float]:

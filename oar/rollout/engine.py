@@ -133,7 +133,7 @@ class VllmEngine:
                 self.stop()
 
     def launch(self) -> None:
-        """Create the server's process. In the place of one that was stopped: on the same port, with that one's log kept beside."""
+        """Create the server's process; after a stop on the same port again, the log of the one before kept beside."""
         _check_host(self._options.host, self._options.token)
         _check_model(self._options.model_path)
         self._port = _reserve_port(self._options.host, self._port)

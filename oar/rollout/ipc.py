@@ -14,7 +14,7 @@ from oar.rollout.client import Engine, EngineClient
 from oar.rollout.ipc_handles import handle_to_json
 from oar.rollout.servers import each
 from oar.rollout.sync import start_weight_update, weight_update
-from oar.weights import described, full_weights
+from oar.weights import Gather, described, full_weights
 
 BUFFER_BYTES = 2**28  # of GPU memory while a push is under way; more where one weight is larger
 
@@ -25,7 +25,7 @@ class IpcSync:
     def __init__(self, engine: Engine, dtype: torch.dtype | None = None) -> None:
         self._servers, self._dtype = engine.servers, dtype
 
-    def push(self, model: PreTrainedModel, version: int) -> None:
+    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
         """Make every server hold `model`'s weights under `version` (>= 0). Raises SyncError."""
         gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
         largest = max(dtype.itemsize * shape.numel() for _, dtype, shape in described(model, self._dtype))
@@ -33,7 +33,7 @@ class IpcSync:
             each(self._servers, lambda server: server.init_weight_transfer({"packed": True}))
             each(self._servers, start_weight_update)
             for chunk in packed_ipc_producer(
-                full_weights(model, self._dtype), gpu, lambda named: named[1], max(BUFFER_BYTES, largest)
+                gather(model, self._dtype), gpu, lambda named: named[1], max(BUFFER_BYTES, largest)
             ):
                 self._update(chunk)
             each(self._servers, EngineClient.finish_weight_update)

@@ -10,13 +10,14 @@ the end of the time, ends the push; what hangs is aborted and left behind.
 import base64
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
@@ -28,7 +29,7 @@ from oar.rollout.client import Engine, EngineClient
 from oar.rollout.parallel import together
 from oar.rollout.servers import each
 from oar.rollout.sync import start_weight_update, weight_update
-from oar.weights import described, full_weights
+from oar.weights import Gather, described, full_weights
 
 BUFFER_BYTES = 2**28  # of weights sent at a time; vLLM lets the last weight of a buffer run over
 CLOSE_S = 10.0
@@ -41,12 +42,12 @@ class NcclSync:
         self._servers, self._timeout_s, self._dtype = engine.servers, timeout_s, dtype
         self._group: Any = None  # of this process (rank 0) and all workers of all servers; opened by the first push
 
-    def push(self, model: PreTrainedModel, version: int) -> None:
+    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
         """Make every server hold `model`'s weights under `version` (>= 0). Raises SyncError."""
         with weight_update(self._servers, version):
             sent = False
             try:
-                self._transfer(model)
+                self._transfer(model, gather)
                 sent = True
             finally:
                 if not sent:
@@ -59,7 +60,7 @@ class NcclSync:
             with contextlib.suppress(TimeoutError):
                 together([*shut_down, self._leave], CLOSE_S)
 
-    def _transfer(self, model: PreTrainedModel) -> None:
+    def _transfer(self, model: PreTrainedModel, gather: Gather) -> None:
         if self._group is None:
             self._group = self._meet()
         weights = described(model, self._dtype)
@@ -69,7 +70,7 @@ class NcclSync:
             "shapes": [list(shape) for _, _, shape in weights],
         }
         each(self._servers, start_weight_update)
-        self._side_by_side(lambda server, _: server.update_weights(info), self._broadcast(model))
+        self._side_by_side(lambda server, _: server.update_weights(info), self._broadcast(gather(model, self._dtype)))
         each(self._servers, EngineClient.finish_weight_update)
 
     def _meet(self) -> Any:
@@ -112,7 +113,7 @@ class NcclSync:
         }
         return info, partial(uid_init_process_group, unique_id, 0, world_size, torch.cuda.current_device())
 
-    def _broadcast(self, model: PreTrainedModel) -> Callable[[], None]:
+    def _broadcast(self, weights: Iterator[tuple[str, Tensor]]) -> Callable[[], None]:
         """This process's part in bringing the weights over."""
         device = torch.cuda.current_device()
         torch.cuda.current_stream().synchronize()  # the streams that send do not wait for the one that updated the weights
@@ -120,7 +121,7 @@ class NcclSync:
         def broadcast() -> None:
             torch.cuda.set_device(device)  # each thread has a current device of its own
             packed_nccl_broadcast_producer(
-                full_weights(model, self._dtype),
+                weights,
                 self._group,
                 0,
                 lambda named: named[1],

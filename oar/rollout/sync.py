@@ -11,13 +11,14 @@ from typing import Protocol
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from oar.config import SyncConfig
 from oar.errors import ConfigError, EngineError, EngineLostError, SyncError
 from oar.rollout.client import UNKNOWN_VERSION, Engine, EngineClient
 from oar.rollout.servers import each
-from oar.weights import full_weights
+from oar.weights import Gather, full_weights
 
 _TMPFS = Path("/dev/shm")
 
@@ -35,8 +36,11 @@ SERVER_ARGUMENTS: dict[str, tuple[str, ...]] = {
 class WeightSync(Protocol):
     """A way to bring weights to the engine."""
 
-    def push(self, model: PreTrainedModel, version: int) -> None:
-        """Make every server hold `model`'s weights under `version` (>= 0). Raises SyncError."""
+    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
+        """Make every server hold `model`'s weights under `version` (>= 0). Raises SyncError.
+
+        They are taken from `gather` (as from `full_weights`), once, and as late as can be: other ranks may have to take part.
+        """
 
     def close(self) -> None:
         """Give up what was opened for it. Never raises: a run that has ended must not fail here."""
@@ -129,10 +133,10 @@ class CheckpointSync:
         self._servers, self._dtype = engine.servers, dtype
         self._folder = folder
 
-    def push(self, model: PreTrainedModel, version: int) -> None:
+    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
         """Make every server hold `model`'s weights under `version` (>= 0). Raises SyncError."""
         try:
-            self._write(model)
+            self._write(gather(model, self._dtype))
             with weight_update(self._servers, version):
                 each(self._servers, lambda server: server.reload_weights(str(self._folder)))
         finally:
@@ -142,8 +146,8 @@ class CheckpointSync:
         """Delete the file."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _write(self, model: PreTrainedModel) -> None:
-        state = {name: weight.cpu().contiguous() for name, weight in full_weights(model, self._dtype)}
+    def _write(self, weights: Iterator[tuple[str, Tensor]]) -> None:
+        state = {name: weight.cpu().contiguous() for name, weight in weights}
         try:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder.mkdir(parents=True, exist_ok=True)

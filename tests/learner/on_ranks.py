@@ -1,4 +1,4 @@
-"""Real learners on completions that need no engine: `python -m oar.learner.launch 2 tests.learner.on_ranks FOLDER`."""
+"""Real learners on completions that need no engine: `python -m oar.learner.launch 2 tests.learner.on_ranks FOLDER all`."""
 
 import json
 import os
@@ -16,18 +16,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from oar.cli import explain_errors
 from oar.config import TrainConfig, validated
 from oar.errors import EngineLostError
+from oar.learner import recovery
 from oar.learner.checkpoint import save_checkpoint
 from oar.learner.distributed import Ranks, joined
 from oar.learner.recovery import ENGINE_LOST, Recovery
 from oar.learner.run import make_learner, verify_sync
 from oar.learner.step import Learner
+from oar.rollout.parallel import begun
 from oar.rollout.types import Rollout, Sampling
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
-from oar.weights import full_weights
+from oar.weights import Gather, full_weights
 from tests.models import tiny_model
 from tests.test_config import composed
 
@@ -100,16 +103,32 @@ class WrittenCompletions:
 
 
 class Received:
-    """In the sync's place: what the engine would hold."""
+    """In the sync's place: what the engine would hold. Weights are taken in another thread, as sync=nccl does.
 
-    def __init__(self, lost_at: Sequence[int] = ()) -> None:
-        self.calls, self.lost_at = 0, lost_at
+    `lost_at` says of calls how many weights are on their way when the engine is lost; the thread is then left behind.
+    """
 
-    def push(self, model: Any, version: int) -> None:
+    def __init__(self) -> None:
+        self.calls = 0
+        self.lost_at: dict[int, int] = {}
+
+    def push(self, model: Any, version: int, gather: Gather = full_weights) -> None:
         self.calls += 1
-        weights = {name: weight.clone() for name, weight in full_weights(model)}
-        if self.calls in self.lost_at:
+        bound, weights, reached = self.lost_at.get(self.calls), dict[str, Tensor](), Event()
+
+        def receive() -> None:
+            for name, weight in gather(model, None):
+                weights[name] = weight.clone()
+                if len(weights) == bound:
+                    reached.set()
+
+        if bound == 0:
+            raise EngineLostError("lost before a push.")
+        received = begun(receive)
+        if bound is not None:
+            reached.wait()
             raise EngineLostError("lost in a push.")
+        received()
         self.version, self.weights = version, weights
 
 
@@ -155,7 +174,8 @@ def train_on_lost_engines(folder: Path, ranks: Ranks) -> tuple[list[dict[str, fl
     client = learner.groups.sampler.client if ranks.first else None
     if client is not None:
         client.lost_at = (2, 3, 6)  # the first call verifies; 2: step 1; 3: the next verification; 6: step 2
-    learner.sync.lost_at = (6,)  # 1: verification, 2 and 3: the same again, 4: step 1, 5: verification, 6: step 2
+    # 1: verification, 2 and 3: the same again, 4: step 1, 5: verification, 6: step 2, 7 to 9: verification of another engine
+    learner.sync.lost_at = {6: len(learner.model.state_dict()), 7: 0, 8: 3} if ranks.first else {}
     over = Event()
 
     def supervise() -> None:
@@ -170,6 +190,7 @@ def train_on_lost_engines(folder: Path, ranks: Ranks) -> tuple[list[dict[str, fl
     if client is not None:
         assert client.calls > max(client.lost_at)
         assert learner.sync.calls > max(learner.sync.lost_at)
+        assert learner.sync.version == STEPS
     return curve, learner.sync.weights if ranks.first else {}
 
 
@@ -193,5 +214,17 @@ def main(folder: Path) -> None:
         (folder / f"listening-{ranks.rank}.json").write_text(json.dumps(listening))
 
 
+def fail(folder: Path) -> None:
+    """A run whose second push fails before anything is gathered, and where no other engine comes."""
+    torch.set_num_threads(1)
+    cfg = config("learner.ranks=2", "rollout.restart=true", "rollout.startup_timeout_s=1")
+    recovery.ENDING_S = 1.0
+    with explain_errors(), joined(cfg.learner) as ranks:
+        learner: Any = learner_of(cfg, folder / "start", ranks)
+        learner.sync.lost_at = {2: 0}
+        steady = Recovery(cfg.rollout, folder, ranks, lambda: learner.step, partial(verify_sync, learner))
+        learner.training_step(steady)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    {"all": main, "fail": fail}[sys.argv[2]](Path(sys.argv[1]))

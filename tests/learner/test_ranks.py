@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def on_two(folder: Path) -> Path:
     """The folder with what two gloo processes made of it in each run."""
-    done = launch("tests.learner.on_ranks", str(folder))
+    done = launch("tests.learner.on_ranks", str(folder), "all")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -103,6 +103,13 @@ def test_engines_that_are_lost_change_nothing(on_two: Path) -> None:
     (curve, weights), (undisturbed, expected) = result_in(on_two, LOSING), result_in(on_two, "grpo")
     assert curve == undisturbed
     assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
+
+
+def test_a_push_that_fails_ends_all_ranks_in_one_sentence(folder: Path) -> None:
+    """It does so long before `learner.rank_timeout_s` (1,800 s), which is how long a rank waits in a collective of its own."""
+    done = launch("tests.learner.on_ranks", str(folder), "fail")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the supervisor gave no other engine in the time of rollout.startup_timeout_s.")
 
 
 def test_nothing_listens_beyond_loopback(on_two: Path) -> None:

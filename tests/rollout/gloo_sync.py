@@ -4,7 +4,7 @@ The server is started with `--worker-extension-cls tests.rollout.gloo_sync.Exten
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from transformers import PreTrainedModel
 from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine, NCCLWeightTransferUpdateInfo
 
 from oar.rollout.ipc_worker import Extension as IpcExtension
 from oar.rollout.nccl import NcclSync
-from oar.weights import full_weights
 
 JOIN_S = 15.0  # how long a worker waits for the others
 
@@ -51,9 +49,9 @@ class GlooSync(NcclSync):
         info = {"master_address": "127.0.0.1", "master_port": port, "world_size": size}
         return info, partial(GlooGroup, port, 0, size)
 
-    def _broadcast(self, model: PreTrainedModel) -> Callable[[], None]:
+    def _broadcast(self, weights: Iterator[tuple[str, Tensor]]) -> Callable[[], None]:
         def broadcast() -> None:
-            for _, weight in full_weights(model):
+            for _, weight in weights:
                 self._group.broadcast(weight.clone())
 
         return broadcast

@@ -2,7 +2,7 @@
 
 import ast
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import requests
 import torch
 from safetensors.torch import load_file
 from torch.storage import TypedStorage
-from transformers import PreTrainedModel
 
 from oar.config import SyncConfig
 from oar.errors import ConfigError, EngineLostError, SyncError
@@ -67,7 +66,7 @@ class LocalSync(NcclSync):
 
         return {"world_size": world_size}, join
 
-    def _broadcast(self, model: PreTrainedModel) -> Callable[[], None]:
+    def _broadcast(self, weights: Iterator[tuple[str, torch.Tensor]]) -> Callable[[], None]:
         return lambda: self.send()
 
 
