@@ -191,7 +191,7 @@ def _build(variant: TrainConfig, options: Mapping[str, int]) -> ImportanceEstima
     """The variant's estimator, with those of `options` that it has."""
     target = dict(variant.method.estimator)
     changed = {key: value for key, value in options.items() if key in target}
-    estimator: ImportanceEstimator = build("method.estimator", target | changed)
+    estimator: ImportanceEstimator = build("method.estimator", target | changed, variant.allow_targets)
     return estimator
 
 

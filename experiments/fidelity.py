@@ -130,7 +130,7 @@ class Plan:
             cfg,
             [_condition(name, condition, settings, cfg.variant_teaching) for name, condition in used.items()],
             [name for name in cfg.conditions if name not in used],
-            {name: build(f"signals.{name}", target) for name, target in cfg.signals.items()},
+            {name: build(f"signals.{name}", target, settings.allow_targets) for name, target in cfg.signals.items()},
             [problem for benchmark in sets for problem in benchmark],
         )
 

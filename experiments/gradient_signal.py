@@ -112,7 +112,7 @@ def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainC
         except HydraException as error:
             said = str(error).splitlines()[0].rstrip(".")
             raise ConfigError(f"conf/train cannot be composed with {' '.join(everything)}: {said}.") from error
-        build("method.estimator", found[name].method.estimator)
+        build("method.estimator", found[name].method.estimator, found[name].allow_targets)
     return found
 
 
@@ -174,7 +174,8 @@ def measure(
 def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedModel, task: Task) -> GradedBatch:
     """Completions of training problems, group by group, graded."""
     group = settings.learner.num_generations
-    problems = build("data.source", settings.data.source).problems(cfg.seed, 0, cfg.units * cfg.prompts)
+    source = build("data.source", settings.data.source, settings.allow_targets)
+    problems = source.problems(cfg.seed, 0, cfg.units * cfg.prompts)
     groups = []
     for first in range(0, len(problems), PROBLEMS_AT_A_TIME):
         some = problems[first : first + PROBLEMS_AT_A_TIME]
@@ -219,7 +220,7 @@ def token_weights(
     return assign_credit(
         inputs,
         completion_advantages(graded, settings.learner),
-        build("method.estimator", settings.method.estimator),
+        build("method.estimator", settings.method.estimator, settings.allow_targets),
         make_gate(settings.gating),
         times_surprisal=settings.method.times_surprisal,
     ).token_weights

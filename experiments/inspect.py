@@ -12,10 +12,11 @@ import hydra
 import torch
 from hydra import compose
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from oar.cli import explain_errors
 from oar.config import MethodConfig, TrainConfig, validated
+from oar.config.saved import saved_settings
 from oar.errors import ConfigError
 from oar.files import write_text_atomic
 from oar.learner.checkpoint import CHECKPOINTS, checkpoint_step, nearest_checkpoint
@@ -39,6 +40,7 @@ class InspectConfig:
     checkpoint: str | None
     against: str | None
     signals: dict[str, list[str]]
+    allow_targets: list[str]
     threads: int
     wandb: bool
     output_dir: str | None
@@ -56,7 +58,7 @@ def main(config: DictConfig) -> None:
     with explain_errors():
         cfg, started, git = validated(config, InspectConfig), datetime.now(UTC), git_state(ROOT)
         run = Path(str(cfg.run))
-        settings = validated(OmegaConf.load(run / "config.yaml"), TrainConfig)
+        settings = saved_settings(run / "config.yaml", cfg.allow_targets)
         torch.set_num_threads(cfg.threads)
         step, page = make_page(cfg, run, settings)
         made = collect_provenance(asdict(cfg), started=started, git=git)

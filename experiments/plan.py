@@ -97,7 +97,7 @@ def estimators(cfg: TrainConfig, methods: list[str]) -> dict[str, ImportanceEsti
     """The estimators of `methods` as conf/method has them, and the run's own as it is configured."""
     targets = {name: compose("train", [f"method={name}"]).method.estimator for name in methods}
     targets[cfg.method.name] = cfg.method.estimator
-    return {name: build("method.estimator", target) for name, target in targets.items()}
+    return {name: build("method.estimator", target, cfg.allow_targets) for name, target in targets.items()}
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ class Plan:
         settings, training = replace(cfg.compose(), probe=cfg.probe), cfg.compose(*cfg.training_overrides())
         signals = {name: cfg.compose(*overrides) for name, overrides in cfg.signals.items()}
         for signal in signals.values():
-            build("method.estimator", signal.method.estimator)
+            build("method.estimator", signal.method.estimator, signal.allow_targets)
         sets = [load_benchmark(name, cfg.split, cfg.problems) for name in settings.benchmark.sets]
         problems = [problem for benchmark in sets for problem in benchmark]
         return cls(cfg, settings, training, signals, problems, Path(cfg.work_dir))

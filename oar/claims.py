@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
 
 from oar.config import validated
+from oar.config.saved import saved_config
 from oar.errors import ConfigError, DataError
 
 REPRODUCED = "reproduced"
@@ -119,7 +119,7 @@ def load_claims(folder: Path) -> list[Claim]:
     for name in ("paper.csv", "claims.yaml"):
         if not (folder / name).is_file():
             raise DataError(f"{folder} must hold the paper's values and claims, but has no {name}.")
-    file = validated(OmegaConf.load(folder / "claims.yaml"), ClaimsFile)
+    file = validated(saved_config(folder / "claims.yaml"), ClaimsFile)
     paper = pd.read_csv(folder / "paper.csv", dtype=str, keep_default_na=False)
     stated = [
         Claim(

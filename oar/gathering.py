@@ -17,6 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
+from oar.config.saved import saved_config
 from oar.errors import DataError
 from oar.evaluation import GREEDY_METRIC, SAMPLED_METRIC
 from oar.quantities import COLLAPSE_WINDOW, collapse_step
@@ -25,7 +26,7 @@ from oar.tracking import METRICS
 
 FINISHED, UNFINISHED, NOT_BEGUN = "finished", "unfinished", "not begun"
 # Where a run writes, reports and finds its servers says nothing of what it computes.
-ELSEWHERE = ("output_dir", "resume", "tracking.", "rollout.url", "rollout.host", "rollout.port")
+ELSEWHERE = ("output_dir", "resume", "allow_targets", "tracking.", "rollout.url", "rollout.host", "rollout.port")
 # column of the table of runs: metric of metrics.jsonl, of whose last COLLAPSE_WINDOW steps it is the mean
 LAST = {
     "reward": "train/reward_mean",
@@ -105,12 +106,15 @@ def planned_overrides(folder: Path) -> dict[str, list[str]]:
 
 def _recorded(folder: Path) -> list[str]:
     """The overrides in Hydra's record of a multirun whose folders are numbered (conf/train.yaml); none without such a record."""
-    if not (folder / "multirun.yaml").exists():
+    file = folder / "multirun.yaml"
+    if not file.exists():
         return []
-    hydra = OmegaConf.to_container(OmegaConf.load(folder / "multirun.yaml").hydra, resolve=False)
-    assert isinstance(hydra, dict)
-    numbered = hydra["sweep"]["subdir"] == "${hydra.job.num}"
-    return [str(one) for one in hydra["overrides"]["task"]] if numbered else []
+    record: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)  # it may be somebody else's
+    try:
+        numbered = record["hydra"]["sweep"]["subdir"] == "${hydra.job.num}"
+        return [str(one) for one in record["hydra"]["overrides"]["task"]] if numbered else []
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{file} must be Hydra's record of a multirun, but has no sweep or no overrides.") from error
 
 
 def collapse_of_reward(reward: NDArray[np.float64]) -> int | None:
@@ -149,7 +153,7 @@ def _is_aside(folder: Path) -> bool:
 
 def _read(name: str, folder: Path, overrides: Sequence[str]) -> _Found:
     config = folder / "config.yaml"
-    settings = _flat(OmegaConf.to_container(OmegaConf.load(config), resolve=True)) if config.exists() else None
+    settings = _flat(OmegaConf.to_container(saved_config(config))) if config.exists() else None
     metrics = read_lines(folder / METRICS) if _has_lines(folder / METRICS) else None
     run = read_run(folder) if settings is not None and (folder / "evaluation.json").exists() else None
     if run is not None and settings is not None and run.provenance["step"] != settings["learner.steps"]:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from oar.comparison import Evaluation, check_same, read_evaluation
 from oar.config import TrainConfig
+from oar.config.saved import saved_config
 from oar.errors import DataError
 from oar.tracking import METRICS, TIMINGS
 
@@ -61,10 +62,10 @@ def read_run(folder: Path) -> Run:
     for file in files:
         if not file.is_file():
             raise DataError(f"{file} is missing: finish that run, or correct the path.")
-    settings = OmegaConf.load(files[0])
+    settings = saved_config(files[0])
     provenance = json.loads(files[1].read_text(encoding="utf-8")).get("provenance")
-    if not isinstance(settings, DictConfig) or not isinstance(provenance, dict):
-        raise DataError(f"{folder} must hold config.yaml and evaluation.json of a run, but these are something else.")
+    if not isinstance(provenance, dict):
+        raise DataError(f"{files[1]} must say where its numbers come from, but does not: run again with this version.")
     missing = {"identity", "measure", "step"} - set(provenance)
     if missing:
         raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")

@@ -43,8 +43,8 @@ def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
     """
     check_tracking(cfg.tracking.mode)  # type: ignore[arg-type]  # validated
     refuse_without_gpu(cfg.sync)
-    build("method.estimator", cfg.method.estimator)
-    source = build("data.source", cfg.data.source)
+    build("method.estimator", cfg.method.estimator, cfg.allow_targets)
+    source = build("data.source", cfg.data.source, cfg.allow_targets)
     if cfg.resume == "never" and ((folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(f"{folder} already holds a run: continue it with resume=auto, or choose another output_dir.")
     resumable_checkpoint(folder, cfg)
@@ -72,6 +72,7 @@ def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
             engine = running.enter_context(VllmFleet(servers)) if kept is None else kept.fitting(servers)
         command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
         command += ["--engine-urls", *(engine.urls if engine else cfg.rollout.urls), "--sync-folder", str(sync_folder)]
+        command += ["--allow-targets", *cfg.allow_targets]
         lost = folder / ENGINE_LOST
         lost.unlink(missing_ok=True)
         learner = running.enter_context(ChildProcess(command))

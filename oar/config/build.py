@@ -1,33 +1,39 @@
 """From what Hydra composed to validated dataclasses and to the objects it names.
 
-Hydra and OmegaConf are imported where they are used: a learner whose configuration was made in Python needs neither.
+OmegaConf is imported where it is used: a learner whose configuration was made in Python needs none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oar.errors import ConfigError
+from oar.errors import ConfigError, OarError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig, ListConfig
 
 Settings = TypeVar("Settings")
 
+TARGET = "_target_"
+# Where the classes are that any configuration may name. It may come with a folder of somebody else's: what is here must do no
+# harm when it is made, whatever its arguments are.
+ROOMS = ("oar.importance", "oar.tasks.sources", "oar.tasks.words.teaching", "experiments.fidelity_signals")
 
-def build(key: str, target: Any) -> Any:
-    """The object that a Hydra target under `key` describes, or `target` itself where it is such an object already.
 
-    Raises ConfigError where the target's keys do not fit.
+def build(key: str, target: Any, allowed: Sequence[str] = ()) -> Any:
+    """The object that the mapping under `key` describes: `_target_` names its class, all else are its arguments.
+
+    An argument may be such a mapping again, at any depth. A class must be defined in one of ROOMS or in a module or package of
+    `allowed`, which the user typed as `allow_targets`. Raises ConfigError where one is not, before anything is imported from
+    elsewhere or made, and where arguments do not fit.
     """
-    if target is not None and not isinstance(target, Mapping):
-        return target
-    from hydra.errors import HydraException
-    from hydra.utils import instantiate
-
+    if not isinstance(target, Mapping) or TARGET not in target:
+        raise ConfigError(f"{key} must name a class by {TARGET}, but is {target!r}.")
+    classes = {name: _class_named(key, name, (*ROOMS, *allowed)) for name in _names(target)}
     try:
-        return instantiate(target)
-    except HydraException as error:
-        reason = str(error.__cause__ or error).splitlines()[0].rstrip(".")
+        return _made(target, classes)
+    except (TypeError, ValueError, OarError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f"{key} cannot be built from {target}: {reason}.") from error
 
 
@@ -44,3 +50,49 @@ def validated(config: "DictConfig | ListConfig", schema: type[Settings]) -> Sett
         raise ConfigError(f"The configuration does not fit: {reason}{key}.") from error
     assert isinstance(settings, schema)
     return settings
+
+
+def _names(node: Any) -> Iterator[str]:
+    """Of every class that a node names, at any depth."""
+    if isinstance(node, Mapping):
+        if TARGET in node:
+            yield str(node[TARGET])
+        for value in node.values():
+            yield from _names(value)
+    elif _is_list(node):
+        for value in node:
+            yield from _names(value)
+
+
+def _class_named(key: str, name: str, rooms: Sequence[str]) -> type:
+    module, _, attribute = name.rpartition(".")
+    # A module's own name, so that no attribute of a module (`oar.importance.base.torch.hub.load`) leads out of the rooms.
+    if not (all(part.isidentifier() for part in name.split(".")) and _within(module, rooms)):
+        raise ConfigError(
+            f"{key} must name a class of {', '.join(rooms)}, but names {name}: to trust another module or package, type "
+            "allow_targets=[its name]."
+        )
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key} names {name}, which is not there: {error}.") from error
+    if not (isinstance(found, type) and _within(found.__module__, rooms)):
+        raise ConfigError(f"{key} must name a class that is defined in {', '.join(rooms)}, but {name} is none.")
+    return found
+
+
+def _within(module: str, rooms: Sequence[str]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def _is_list(node: Any) -> bool:
+    return isinstance(node, Sequence) and not isinstance(node, str)  # OmegaConf's lists are no `list`
+
+
+def _made(node: Any, classes: Mapping[str, type]) -> Any:
+    if _is_list(node):
+        return [_made(value, classes) for value in node]
+    if not isinstance(node, Mapping):
+        return node
+    made = {name: _made(value, classes) for name, value in node.items() if name != TARGET}
+    return classes[str(node[TARGET])](**made) if TARGET in node else made

@@ -1,6 +1,6 @@
 """What one program is given: every group it has, and the checks across them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from oar.config.checks import one_of, require
 from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig
@@ -13,7 +13,7 @@ from oar.provenance import config_hash
 
 @dataclass
 class TrainConfig:
-    """One training run (experiments/train.py)."""
+    """One training run (experiments/train.py). `allow_targets`: what beside our own classes `build` may make."""
 
     seed: int
     output_dir: str
@@ -32,6 +32,7 @@ class TrainConfig:
     tracking: TrackingConfig
     learner: LearnerConfig
     evaluation: EvaluationConfig
+    allow_targets: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         one_of("resume", self.resume, ("never", "auto"))
@@ -66,10 +67,11 @@ class TrainConfig:
     def identity(self) -> str:
         """A hash of all that decides what a run computes; a checkpoint of another identity is not resumed.
 
-        How long a run is, where it writes, reports, finds its engine or reaches it does not change a step, so it is left out.
+        How long a run is, what it may build, where it writes, reports, finds its engine or reaches it does not change a
+        step, so it is left out.
         """
         content = asdict(self)
-        for key in ("output_dir", "resume", "tracking", "evaluation", "benchmark", "sync"):
+        for key in ("output_dir", "resume", "allow_targets", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
         for key in (

@@ -4,10 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from oar.cli import explain_errors
-from oar.config import TrainConfig, validated
+from oar.config.saved import saved_settings
 
 
 def main() -> int:
@@ -17,11 +15,14 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True, help="folder of the starting model")
     parser.add_argument("--engine-urls", required=True, nargs="+", help="the servers of the rollout engine")
     parser.add_argument("--sync-folder", type=Path, required=True, help="where weights pass through")
+    parser.add_argument(
+        "--allow-targets", nargs="*", default=[], help="as in conf/train.yaml; the file's own do not count"
+    )
     arguments = parser.parse_args()
     with explain_errors():
         from oar.learner.run import run_training  # after the arguments are known to be right: torch takes seconds
 
-        cfg = validated(OmegaConf.load(arguments.config), TrainConfig)
+        cfg = saved_settings(arguments.config, arguments.allow_targets)
         run_training(cfg, arguments.config.parent, arguments.model, arguments.engine_urls, arguments.sync_folder)
     return 0
 

@@ -79,7 +79,8 @@ def redrawn(subject: Subject, seed: int) -> CreditInputs:
 
 def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
     """What a method's estimator says of every completion, (N, T); its random draws come from the signal's own seed."""
-    importance: Tensor = build("method.estimator", signal.method.estimator)(redrawn(subject, signal.seed))
+    estimator = build("method.estimator", signal.method.estimator, signal.allow_targets)
+    importance: Tensor = estimator(redrawn(subject, signal.seed))
     return importance
 
 

@@ -93,7 +93,7 @@ def model_signals(
         torch.tensor([derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples]),
         {name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
     )
-    found = [_method_signal(name, method, inputs, settings.gating, source) for name, method in methods.items()]
+    found = [_method_signal(name, method, inputs, settings, source) for name, method in methods.items()]
 
     weights = _padded([sample.token_weights for sample in samples], batch)
     advantages = torch.tensor([sample.advantage for sample in samples], device=model.device)[:, None] * weights
@@ -128,9 +128,9 @@ def model_signals(
 
 
 def _method_signal(
-    name: str, method: MethodConfig, inputs: CreditInputs, gating: GatingConfig, source: str
+    name: str, method: MethodConfig, inputs: CreditInputs, settings: TrainConfig, source: str
 ) -> TokenSignal:
-    estimator = build("method.estimator", method.estimator)
+    gating, estimator = settings.gating, build("method.estimator", method.estimator, settings.allow_targets)
     everywhere = torch.ones(len(inputs.batch), device=inputs.batch.input_ids.device)
     credit = assign_credit(inputs, everywhere, estimator, make_gate(gating), times_surprisal=method.times_surprisal)
     reasoning = inputs.batch.reasoning_mask.sum(dim=1).tolist()

@@ -69,9 +69,9 @@ class Learner:
         self.cfg, self.model, self.reference = cfg, model, reference
         self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
         self.step = 0
-        self.source = build("data.source", cfg.data.source).fitting(self.fits)
+        self.source = build("data.source", cfg.data.source, cfg.allow_targets).fitting(self.fits)
         self.groups = GroupStream(GroupSampler(cfg, task, client, self.source) if ranks.first else None)
-        self.estimator = build("method.estimator", cfg.method.estimator)
+        self.estimator = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
         self.gate = make_gate(cfg.gating)
         self.optimizer = make_optimizer(model, cfg.learner)
 

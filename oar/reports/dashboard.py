@@ -24,7 +24,7 @@ METHOD = "method.name"
 # Settings that do not change what a step computes: runs that differ in nothing else are of one line. A dot: all below it.
 SILENT = tuple(
     """
-    seed output_dir resume tracking. evaluation. benchmark. sync. method. data.allow_contaminated
+    seed output_dir resume tracking. evaluation. benchmark. sync. method. data.allow_contaminated allow_targets
     learner.steps learner.checkpoint_every learner.keep_checkpoints learner.ranks learner.rank_timeout_s
     learner.activation_checkpointing rollout.url rollout.host rollout.port rollout.token_file rollout.servers
     rollout.tensor_parallel rollout.startup_timeout_s rollout.request_timeout_s rollout.restart rollout.max_restarts

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
 
+from oar.config.saved import saved_config
 from oar.errors import ConfigError
 from oar.evaluation import MEAN
 from oar.reports.dashboard import (
@@ -79,8 +80,8 @@ def find_runs(places: Sequence[str | Path]) -> list[Path]:
 
 def read_logged(folder: Path) -> Logged:
     """What the run in `folder` has logged. Raises DataError where it has logged nothing yet."""
-    settings = OmegaConf.load(folder / SETTINGS)
-    run = Run(folder, settings, {})  # type: ignore[arg-type]  # a training run's settings are a mapping
+    settings = saved_config(folder / SETTINGS)
+    run = Run(folder, settings, {})
     frames = [run.metrics]
     if (folder / TIMINGS).exists():
         frames.append(run.timings.add_prefix(SECONDS))

@@ -127,6 +127,24 @@ def test_an_engine_that_misbehaves_ends_the_run(fault: str, said: str, base_mode
     assert not transfer_folder(tmp_path / "run").exists()
 
 
+def test_what_was_typed_as_allowed_reaches_the_learner(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learner is a process of its own: what its folder's config.yaml allows does not count there."""
+    (tmp_path / "of_mine.py").write_text("class Mine: ...\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process, url = start_fake_engine(tmp_path / "engine.log")
+    own = ["method.estimator._target_=of_mine.Mine", "data.source.tiers=[words1]", "rollout.max_new_tokens=8"]
+    own += [f"rollout.url={url}", f"output_dir={tmp_path / 'run'}", "tracking=disabled"]
+    with process:
+        code, output = run("train", *SMALL, *own)
+        assert code == 2
+        assert "allow_targets" in error_line(output)
+        code, output = run("train", *SMALL, *own, "allow_targets=[of_mine]")
+    assert code == 2
+    assert "logprobs must agree" in error_line(output)  # so the learner was made, and got as far as this engine lets it
+
+
 def test_two_runs_do_not_share_a_folder(base_model: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with (tmp_path / "run" / ".lock").open("w") as lock:
