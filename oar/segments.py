@@ -1,18 +1,22 @@
 """Where reasoning, marker and answer span are in a completion, in token ids (docs/METHOD.md §2).
 
-The answer is found in the text and mapped back to tokens by the length of decoded prefixes, so nothing is ever
+The answer is found in the text and mapped back to tokens by the length of what is decoded up to them, so nothing is ever
 re-tokenised. A token that straddles a border belongs to the marker (or, at the end of the answer, to the rest). The
 verifier finds answers with the same `find_answer`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 Decode = Callable[[Sequence[int]], str]
 Markers = str | tuple[str, ...]
 
 BOX = "\\boxed{"
 HASH = "####"
+
+LOOK_BACK = 16  # tokens before the place where the marker is looked for first
+MARGIN = 16  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +60,45 @@ def extract_answer(text: str, markers: Markers) -> str | None:
     return None if span is None else text[span.answer_start : span.answer_end].strip()
 
 
-def find_segments(completion_ids: Sequence[int], decode: Decode, markers: Markers) -> Segments | None:
+def find_segments(
+    completion_ids: Sequence[int], decode: Decode, markers: Markers, text: str | None = None
+) -> Segments | None:
     """The borders of a completion's segments in tokens, or None where no answer span can be found in whole tokens.
 
     `decode` must leave special tokens out and map prefixes of ids to prefixes of the text; a prefix that ends within a
-    character may end in one replacement character (byte-level BPE), so the tokens of one character are never parted. It
-    is called some forty times for a thousand tokens: no decoding token by token.
+    character may end in one replacement character (byte-level BPE), so the tokens of one character are never parted.
+    `text`: what it makes of all ids, where that is known. Beside that it is called some twenty times, on the few tokens
+    around the borders.
     """
-    text = decode(completion_ids)
+    text = decode(completion_ids) if text is None else text
     span = find_answer(text, markers)
     if span is None:
         return None
+    start, before = _start_near(completion_ids, text, decode, span.marker_start)
 
-    def tokens_within(characters: int, at_least: int = 0) -> int:
-        """The largest k whose first k tokens decode to at most `characters` characters; `at_least` is known to."""
-        low, high = at_least, len(completion_ids)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if len(decode(completion_ids[:middle])) <= characters:
-                low = middle
-            else:
-                high = middle - 1
+    @cache
+    def characters(count: int) -> int:
+        """How many characters the first `count` tokens decode to."""
+        return before + len(decode(completion_ids[start:count]))
+
+    def tokens_within(limit: int, at_least: int) -> int:
+        """The largest k whose first k tokens decode to at most `limit` characters; `at_least` is known to."""
+        low, step = at_least, 1
+        while low + step <= len(completion_ids) and characters(low + step) <= limit:
+            low, step = low + step, step * 2
+        while step > 1:  # the first low + step are too many
+            step //= 2
+            if low + step <= len(completion_ids) and characters(low + step) <= limit:
+                low += step
         return low
 
     answer = text[span.answer_start : span.answer_end]
     first = span.answer_start + len(answer) - len(answer.lstrip())
     last = span.answer_start + len(answer.rstrip())
-    reasoning_end = tokens_within(span.marker_start)
+    reasoning_end = tokens_within(span.marker_start, start)
     # A blank before the answer is the marker's where it is a token of its own.
     answer_start = tokens_within(first, reasoning_end)
-    if len(decode(completion_ids[:answer_start])) < span.answer_start:
+    if characters(answer_start) < span.answer_start:
         answer_start += 1  # this token holds the end of the marker and the start of the answer
     answer_end = tokens_within(last, min(answer_start, len(completion_ids)))
     # Tokens without text (EOS) are not the answer's.
@@ -94,6 +107,23 @@ def find_segments(completion_ids: Sequence[int], decode: Decode, markers: Marker
     if answer_start >= answer_end:
         return None
     return Segments(reasoning_end, answer_start, answer_end)
+
+
+def _start_near(completion_ids: Sequence[int], text: str, decode: Decode, limit: int) -> tuple[int, int]:
+    """A token shortly before the character `limit` of the text, and how many characters come before it.
+
+    From there on tokens decode to what they do in the whole: what a tokenizer decodes otherwise at a start (half a character,
+    a blank, a blank before a full stop) lies within the MARGIN that is kept to `limit`.
+    """
+    back = LOOK_BACK
+    start = len(completion_ids) * limit // len(text) - back
+    while start > 0:
+        rest = decode(completion_ids[start:])
+        before = len(text) - len(rest)
+        if before + MARGIN <= limit and text.endswith(rest):
+            return start, before
+        start, back = start - back, back * 2
+    return 0, 0
 
 
 def _last_group(text: str, command: str) -> tuple[int, int, int | None] | None:

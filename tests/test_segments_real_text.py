@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar.segments import BOX, HASH, Segments, extract_answer, find_answer, find_segments
+from oar.segments import BOX, HASH, Decode, Markers, Segments, extract_answer, find_answer, find_segments
 from tests.byte_level import SOLUTIONS, byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()
@@ -167,16 +167,91 @@ def test_any_tokens_come_back_in_order(ids: list[int], markers: str | tuple[str,
     assert decode(ids[found.answer_start : found.answer_end]).strip()
 
 
-@pytest.mark.parametrize("ending", ["\\boxed{7}", "#### 7", "#### " + " " * 3000 + "7", "\\boxed{" + "{" * 3000])
-def test_a_long_completion_is_decoded_a_few_times_only(ending: str) -> None:
-    ids = encode("We add é and 😀. " * 1500 + ending)
+def by_prefixes(ids: Sequence[int], decode: Decode, markers: Markers) -> Segments | None:
+    """The definition, by decoding every prefix."""
+    text = decode(ids)
+    span = find_answer(text, markers)
+    if span is None:
+        return None
+    lengths = [len(decode(ids[:k])) for k in range(len(ids) + 1)]
+
+    def within(limit: int) -> int:
+        return max(k for k, length in enumerate(lengths) if length <= limit)
+
+    answer = text[span.answer_start : span.answer_end]
+    reasoning_end = within(span.marker_start)
+    answer_start = within(span.answer_start + len(answer) - len(answer.lstrip()))
+    answer_start += lengths[answer_start] < span.answer_start
+    answer_end = max(answer_start, within(span.answer_start + len(answer.rstrip())))
+    while answer_start < answer_end and not decode(ids[answer_end - 1 : answer_end]):
+        answer_end -= 1
+    return Segments(reasoning_end, answer_start, answer_end) if answer_start < answer_end else None
+
+
+def decode_cleaned(ids: Sequence[int]) -> str:
+    """Like tokenizers that take the blank before a full stop and before `n't` away."""
+    return str(TOKENIZER.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=True))
+
+
+def decode_stripped(ids: Sequence[int]) -> str:
+    """Like SentencePiece, which takes the first blank for the mark of a beginning."""
+    return decode(ids).removeprefix(" ")
+
+
+ENDINGS = [" .", " ?", " ,", " n't", " 'm", " do not", " 've", "don", "'", "t"]
+long_tokens = st.lists(
+    st.one_of(
+        st.sampled_from(SOLUTIONS).map(lambda solution: encode(solution["completion"])[-40:]),
+        pieces.map(encode),
+        st.sampled_from(ENDINGS).map(encode),
+        st.sampled_from([EOS, *(token(byte) for byte in "é€😀".encode())]).map(lambda one: [one]),
+        st.integers(0, len(TOKENIZER) - 1).map(lambda one: [one]),
+    ),
+    max_size=40,
+).map(lambda runs: [one for run in runs for one in run])
+
+
+@settings(max_examples=300)
+@given(
+    long_tokens,
+    st.sampled_from([BOX, HASH, (BOX, HASH)]),
+    st.sampled_from([decode, decode_cleaned, decode_stripped]),
+)
+def test_decoding_around_the_borders_finds_what_decoding_every_prefix_finds(
+    ids: list[int], markers: Markers, decode: Decode
+) -> None:
+    expected = by_prefixes(ids, decode, markers)
+    assert find_segments(ids, decode, markers) == expected
+    assert find_segments(ids, decode, markers, decode(ids)) == expected
+
+
+REASONING = "We add é and 😀. " * 1500
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        (REASONING + "\\boxed{7}", 500),
+        (REASONING + "#### 7", 500),
+        ("#### 7\n" + REASONING, 500),
+        (REASONING + "\\boxed{\\frac{1}{2}}" + REASONING, 22_000),  # all that follows, once, and little more
+        (REASONING + "#### " + " " * 3000 + "7", 70_000),
+        (REASONING + "\\boxed{" + "{" * 3000, 0),
+    ],
+)
+def test_little_of_a_long_completion_is_decoded(text: str, most: int) -> None:
+    """`most` tokens, where the text is known; without it, once all of them more."""
+    ids = encode(text)
     assert len(ids) > 10_000
-    calls = 0
+    calls: list[int] = []
 
     def counted(some: Sequence[int]) -> str:
-        nonlocal calls
-        calls += 1
+        calls.append(len(some))
         return decode(some)
 
+    find_segments(ids, counted, (BOX, HASH), text)
+    assert sum(calls) <= most
+    assert len(calls) <= 60
+    calls.clear()
     find_segments(ids, counted, (BOX, HASH))
-    assert calls <= 60
+    assert sum(calls) <= len(ids) + most

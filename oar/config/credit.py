@@ -9,7 +9,7 @@ from oar.importance.replacements import KINDS
 
 @dataclass
 class MethodConfig:
-    """Which signal says what a token is worth. `estimator` is a Hydra target: a new method is one file and one YAML."""
+    """Which signal says what a token is worth. `estimator` names a class: a new method is one file and one YAML."""
 
     name: str
     estimator: Any

@@ -46,7 +46,7 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    """Where training problems come from; `source` is a Hydra target.
+    """Where training problems come from; `source` names a class (`oar.config.build`).
 
     `allow_contaminated` names the benchmarks whose problems may be among them.
     """

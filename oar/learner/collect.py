@@ -62,12 +62,13 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
     """Find each completion's segments and its ground truth, and collate all."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     owners = [group.problem for group in groups for _ in group.rollouts]
+    texts = [text for group in groups for text in group.texts]
     verdicts = [verdict for group in groups for verdict in group.verdicts]
     batch = collate(
         [rollout.prompt_ids for rollout in rollouts],
         [rollout.completion_ids for rollout in rollouts],
         [rollout.sampler_logprobs for rollout in rollouts],
-        [task.segments(rollout.completion_ids) for rollout in rollouts],
+        [task.segments(rollout.completion_ids, text) for rollout, text in zip(rollouts, texts, strict=True)],
         pad_id=task.pad_id,
         device=device,
     )
@@ -75,7 +76,7 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
     return GradedBatch(
         batch=batch,
         problems=owners,
-        texts=[text for group in groups for text in group.texts],
+        texts=texts,
         rewards=torch.tensor([verdict.correct for verdict in verdicts], dtype=torch.float32, device=device),
         marks=_collated_marks(marks, batch.completion_mask),
         truncated=torch.tensor([rollout.finish_reason == "length" for rollout in rollouts], device=device),

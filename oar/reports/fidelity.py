@@ -63,7 +63,7 @@ def write_fidelity(
     """Write the four files into `folder`, each atomically. What people wrote into fidelity.md between its markers stays.
 
     table: `oar.fidelity.fidelity_table`; facts: `oar.fidelity.condition_facts`; run: split, problems, seed, reference,
-    repeats, threads, skipped; conditions: name to what it is; signals: name to the Hydra target that makes it; lead: the
+    repeats, threads, skipped; conditions: name to what it is; signals: name to the class and arguments that make it; lead: the
     two signals that are compared under every condition, the hoped-for winner first; series: name of a line of the picture
     to its points, each a text and its signal; provenance: `collect_provenance`. Costs are shown of the first condition.
     """

@@ -92,9 +92,9 @@ class Task:
         """A completion's text, special tokens left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def segments(self, completion_ids: Sequence[int]) -> Segments | None:
-        """Where reasoning, marker and answer are; None where there is no answer."""
-        return find_segments(completion_ids, self.decode, self.markers)
+    def segments(self, completion_ids: Sequence[int], text: str | None = None) -> Segments | None:
+        """Where reasoning, marker and answer are; None where there is no answer. `text`: the ids decoded, where that is known."""
+        return find_segments(completion_ids, self.decode, self.markers, text)
 
     def grade(self, problem: Problem, completion: str) -> bool:
         """Whether the completion's final answer is right."""
