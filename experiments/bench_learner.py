@@ -90,12 +90,16 @@ class BenchLearner(KeptCases):
         learner = self.settings.learner
         if learner.aggregation != "sequence_mean":
             raise ConfigError(f"learner.aggregation must be sequence_mean, TRL's grpo, but is {learner.aggregation!r}.")
+        if learner.micro_batch_tokens != 1:
+            raise ConfigError(
+                "learner.micro_batch_tokens must be 1, which is one completion per forward on both sides, but is "
+                f"{learner.micro_batch_tokens}."
+            )
         for (size, length, _), completions in cfg.cases():
-            if completions % learner.num_generations or completions % learner.micro_batch_size:
+            if completions % learner.num_generations:
                 raise ConfigError(
                     f"The completions of {size}, {length} must be a multiple of learner.num_generations "
-                    f"({learner.num_generations}) and learner.micro_batch_size ({learner.micro_batch_size}), but are "
-                    f"{completions}."
+                    f"({learner.num_generations}), but are {completions}."
                 )
 
     def rows(self, where: Where, completions: int) -> Iterator[tuple[Any, ...]]:
@@ -159,7 +163,6 @@ class BenchLearner(KeptCases):
             "dtype": cfg.dtype,
             "rounds": cfg.rounds,
             "steps": cfg.steps,
-            "micro_batch_size": learner.micro_batch_size,
             "old_noise": OLD_NOISE,
             "sizes": "; ".join(told_size(size, found) for size, found in cfg.sizes.items()),
             "batches": "; ".join(

@@ -41,7 +41,7 @@ class Steps:
 
     architecture: keyword arguments of Qwen2Config; prompts, completions: token ids; old_logprobs: of the completions' tokens, as
     if an older policy had drawn them, so that the ratio is not 1 and the loss tells implementations apart; rewards: one each.
-    cfg.learner says the objective, the optimizer and the rows of a micro-batch.
+    cfg.learner says the objective and the optimizer; a micro-batch is one completion.
     """
 
     architecture: dict[str, Any]
@@ -209,8 +209,8 @@ def measure_trl(case: Steps, recompute: bool, exact_memory: bool) -> Found:
     with TemporaryDirectory() as folder, counted_tokens(model) as tokens:
         options = GRPOConfig(
             output_dir=folder,
-            per_device_train_batch_size=learner.micro_batch_size,
-            gradient_accumulation_steps=rows // learner.micro_batch_size,
+            per_device_train_batch_size=1,
+            gradient_accumulation_steps=rows,
             num_generations=learner.num_generations,
             max_completion_length=max(map(len, case.completions)),
             temperature=case.cfg.rollout.temperature,

@@ -41,12 +41,24 @@ class CompletionBatch:
         """(B,) whether the completion has an answer span."""
         return self.answer_mask.any(dim=1)
 
-    def micro_batches(self, index: Tensor, size: int) -> tuple[Tensor, ...]:
-        """`index` (integer positions) in parts of at most `size` rows, rows of like length together: little is padded."""
-        if not len(index):
-            return ()  # torch would make one part without rows
+    def micro_batches(self, index: Tensor, max_tokens: int) -> tuple[Tensor, ...]:
+        """`index` (integer positions) in parts of at most `max_tokens` tokens of prompt and completion; one row at least.
+
+        First fit decreasing: the longest row first, each into the first part that has room. Forwards are packed, so rows of
+        a part need not be of like length, and few parts are more than the fewest there can be.
+        """
         lengths = (self.prompt_lengths + self.completion_lengths)[index]
-        return index[lengths.argsort(stable=True)].split(size)
+        order = lengths.argsort(descending=True, stable=True)
+        parts: list[list[int]] = []
+        room: list[int] = []
+        for row, length in zip(index[order].tolist(), lengths[order].tolist(), strict=True):
+            at = next((at for at, left in enumerate(room) if length <= left), len(room))
+            if at == len(room):
+                parts.append([])
+                room.append(max_tokens)
+            parts[at].append(row)
+            room[at] -= length
+        return tuple(torch.tensor(part, device=index.device) for part in parts)
 
     def rows(self, index: Tensor) -> "CompletionBatch":
         """The completions `index` (integer positions or a (B,) mask), padding cut to what they need, T unchanged."""

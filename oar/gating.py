@@ -52,6 +52,19 @@ def bilevel_weights(
     return torch.where(varied & mask, weights, 1.0)
 
 
+def drifted_tau(importance: Tensor, reasoning_mask: Tensor, *, tau: float) -> float:
+    """What "released_drift" has in `tau`'s place behind these rows: the threshold of the last one that reasons.
+
+    Given to the next call, it makes the rows of both the same as if they had come in one. Raises as `bilevel_weights` does.
+    """
+    mask = reasoning_mask.bool()
+    reasons = mask.any(dim=1)
+    if not reasons.any():
+        return tau
+    level = _scores_and_level(importance.float(), mask, tau, "released_drift")[-1]
+    return float(level[reasons][-1])
+
+
 def weight_metrics(token_weights: Tensor, reasoning_mask: Tensor) -> dict[str, float]:
     """How far weights (B, T) are from uniform over reasoning tokens (docs/METHOD.md §8).
 

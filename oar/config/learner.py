@@ -30,7 +30,7 @@ class LearnerConfig:
     num_generations: int
     max_refills: int
     updates_per_rollout: int
-    micro_batch_size: int
+    micro_batch_tokens: int
     divide_by_std: bool
     leave_one_out: bool
     clip_eps_low: float
@@ -72,7 +72,7 @@ class LearnerConfig:
             f"1 or more and a divisor of the number of groups ({groups})",
             self.updates_per_rollout,
         )
-        require(self.micro_batch_size >= 1, "learner.micro_batch_size", "1 or more", self.micro_batch_size)
+        require(self.micro_batch_tokens >= 1, "learner.micro_batch_tokens", "1 or more", self.micro_batch_tokens)
         require(0 < self.clip_eps_low < 1, "learner.clip_eps_low", "between 0 and 1", self.clip_eps_low)
         require(self.clip_eps_high > 0, "learner.clip_eps_high", "above 0", self.clip_eps_high)
         one_of("learner.ratio_level", self.ratio_level, ("token", "sequence"))
@@ -91,9 +91,9 @@ class LearnerConfig:
         require(self.threads >= 1, "learner.threads", "1 or more", self.threads)
         updated = self.batch_size // self.updates_per_rollout
         require(
-            self.ranks >= 1 and (self.ranks == 1 or self.ranks * self.micro_batch_size <= updated),
+            1 <= self.ranks <= updated,
             "learner.ranks",
-            f"1 or more, and few enough for micro-batches of {self.micro_batch_size} in an update of {updated} completions",
+            f"1 or more, and few enough for an update of {updated} completions",
             self.ranks,
         )
         require(self.rank_timeout_s > 0, "learner.rank_timeout_s", "above 0", self.rank_timeout_s)

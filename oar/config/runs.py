@@ -60,6 +60,12 @@ class TrainConfig:
             f"below rollout.max_new_tokens ({self.rollout.max_new_tokens})",
             self.learner.overlong_buffer,
         )
+        require(
+            self.gating.threshold != "released_drift" or self.learner.ranks == 1,
+            "learner.ranks",
+            "1 where gating.threshold is released_drift, whose level goes from each completion to the next",
+            self.learner.ranks,
+        )
         alone = self.rollout.servers == self.rollout.tensor_parallel == self.learner.ranks == 1
         several = self.sync.name == "ipc" and not alone
         require(not several, "sync.name", "nccl or checkpoint where there are several GPUs", self.sync.name)

@@ -22,27 +22,32 @@ class CleanPass:
 
 
 def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Iterator[CleanPass]:
-    """All completions of `inputs`, some rows at a time: at most `max_tokens` tokens in a forward of its own.
+    """All completions of `inputs`, at most `max_tokens` tokens at a time, padding included; one row at least.
 
     The forward that scored the completions is shared where it was kept and the probe reads the completion as it is (a
-    causal model does not care what comes after). With `graph` the outcome can be differentiated to `forward.embeddings`.
+    causal model does not care what comes after). With `graph` the outcome can be differentiated to `forward.embeddings`; a
+    shared one is then a single pass, since each backward runs through all of it.
     """
     shown = inputs.probe.inputs(inputs.batch)
     kept = inputs.scores.forward
-    if (
+    shared = (
         kept is not None
         and (kept.embeddings.requires_grad or not graph)
         and _is_a_prefix(shown, inputs.batch.input_ids)
-    ):
+    )
+    if kept is not None and shared and graph:
         everything = torch.arange(len(inputs.batch), device=shown.lengths.device)
-        yield _read(inputs, everything, shown, kept, graph=graph)
+        yield _read(inputs, everything, shown, kept, graph=True)
         return
     embed = inputs.model.get_input_embeddings()
     for completions in chunks(shown.lengths, max_tokens):
         some = shown.rows(completions)
-        with torch.set_grad_enabled(graph):
-            ids, packing = pack(some.input_ids, some.lengths)
-            forward = run_forward(inputs.model, embed(ids).detach().requires_grad_(graph), packing)
+        if kept is not None and shared:
+            forward = kept.rows(completions)
+        else:
+            with torch.set_grad_enabled(graph):
+                ids, packing = pack(some.input_ids, some.lengths)
+                forward = run_forward(inputs.model, embed(ids).detach().requires_grad_(graph), packing)
         yield _read(inputs, completions, some, forward, graph=graph)
 
 

@@ -29,23 +29,26 @@ _ATTENTION = "oar_recomputation"
 _NARROW = 32  # columns; measured at 256 tokens: 16 are faster shared, 64 and more faster copied
 
 
-def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> Tensor:
-    """The last hidden states (N, K, H) at the read positions; differentiable to `job.embeddings`.
+@contextmanager
+def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> Iterator[Tensor]:
+    """The last hidden states (N, K, H) at the read positions, within the block differentiable to `job.embeddings`.
 
+    Only within: where layers are checkpointed, a backward runs them again, and they have to do what they did before.
     Raises DataError for a model that is not built like Llama, or whose attention is more than causal softmax attention.
     """
     last_projections = _last_projections(model)
     build = SharedKeys if _shares(job) else CopiedKeys
     attention = build(clean, job)
-    with AttentionNamed(model, _ATTENTION), _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
-        hidden = model.base_model(
-            inputs_embeds=job.embeddings,
-            # A padded slot may stand anywhere: nothing reads it.
-            position_ids=torch.where(job.valid, job.positions, 0),
-            use_cache=False,
-            recomputation=attention,
-        ).last_hidden_state
-    return at_columns(hidden, job.read)
+    with _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
+        with AttentionNamed(model, _ATTENTION):
+            hidden = model.base_model(
+                inputs_embeds=job.embeddings,
+                # A padded slot may stand anywhere: nothing reads it.
+                position_ids=torch.where(job.valid, job.positions, 0),
+                use_cache=False,
+                recomputation=attention,
+            ).last_hidden_state
+        yield at_columns(hidden, job.read)
 
 
 def _shares(job: Recomputation) -> bool:

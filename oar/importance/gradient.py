@@ -1,5 +1,6 @@
 """OAR-G and the squared gradient norm: importance from one backward to the embeddings (docs/METHOD.md §4 and §9)."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from oar.errors import ConfigError
 from oar.importance.base import CreditInputs
 from oar.importance.clean import CleanPass, clean_passes, outcome_gradients
 from oar.importance.counterfactual import recompute
+from oar.importance.in_pairs import in_pairs
 from oar.importance.recomputed_attention import CleanKeys, Recomputation
 from oar.seeding import generator
 
@@ -17,16 +19,20 @@ from oar.seeding import generator
 class GradientImportance:
     """OAR-G: I_t = |<dJ/de_t, e_t>| with J = divergence(P_clean, P_noisy), P_clean held constant (docs/METHOD.md §4).
 
-    The noise, N(0, noise_std^2) on the embeddings of the reasoning tokens, is needed because a KL has no gradient at
-    its own minimum. To first order J = n' F n / 2 with F the Fisher information of the outcome with respect to the
-    embeddings, so the gradient is F n: it depends on the draw, and `noise_draws` > 1 takes the mean of I_t over so many.
+    The noise, N(0, sigma^2) on the embeddings of the reasoning tokens, is needed because a KL has no gradient at its own
+    minimum. To first order J = n' F n / 2 with F the Fisher information of the outcome with respect to the embeddings, so
+    the gradient is F n: it depends on the draw, and `noise_draws` > 1 takes the mean of I_t over so many. sigma is
+    `noise_std`, with `noise_relative` times the root mean square of the completion's own reasoning embeddings.
     Only what the noise reaches is run again, from the first reasoning token on. The gradient is taken to the embeddings:
     no parameter's `.grad` is read or written (the released code writes into the policy's gradients).
-    `max_tokens_per_forward` bounds the memory of a clean forward of its own, where the update's cannot be shared.
+    In a half-precision model the noise is smaller than what rounding does to P_clean: there the clean forward runs again
+    beside the noisy one, and their difference is computed as such (in_pairs.py).
+    `max_tokens_per_forward` bounds the memory: tokens of the completions whose noisy forward, with its graph, is held.
     """
 
     noise_std: float = 1e-3
     noise_draws: int = 1
+    noise_relative: bool = False
     max_tokens_per_forward: int = 2048
 
     def __post_init__(self) -> None:
@@ -46,23 +52,64 @@ class GradientImportance:
         mask = inputs.batch.reasoning_mask
         importance = torch.zeros(self.noise_draws, *mask.shape, device=mask.device)
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=False):
-            keys = CleanKeys(clean.forward)
-            noise = self._noise(inputs, clean)
+            suffix = _Suffix.of(clean)
+            noise = self._noise(inputs, clean, suffix)
             for draw in range(self.noise_draws):
-                importance[draw, clean.completions] = _noisy_inner_product(inputs, clean, keys, noise[draw])
-        return importance
+                inner = _inner_product(inputs, clean, suffix, noise[draw])
+                importance[draw, clean.completions, : inner.shape[1]] = inner
+        return importance * mask
 
-    def _noise(self, inputs: CreditInputs, clean: CleanPass) -> Tensor:
-        """(draws, R, T, H) in float32 whatever the model's dtype, 0 where there is no reasoning."""
-        mask = inputs.batch.reasoning_mask[clean.completions]
-        hidden_size = clean.forward.embeddings.shape[-1]
-        noise = torch.zeros(len(mask), self.noise_draws, mask.shape[1], hidden_size)
+    def _noise(self, inputs: CreditInputs, clean: CleanPass, suffix: "_Suffix") -> Tensor:
+        """(draws, R, W, H) in float32 whatever the model's dtype, 0 where there is no reasoning."""
+        counts = inputs.batch.reasoning_mask[clean.completions].sum(dim=1)
+        rows, width, hidden_size = suffix.embeddings.shape
+        noise = torch.zeros(rows, self.noise_draws, width, hidden_size)
         for row, (seed, count) in enumerate(
-            zip(inputs.seeds[clean.completions].tolist(), mask.sum(1).tolist(), strict=True)
+            zip(inputs.seeds[clean.completions].tolist(), counts.tolist(), strict=True)
         ):
             drawn = torch.randn(self.noise_draws, count, hidden_size, generator=generator(seed, "noise"))
             noise[row, :, :count] = self.noise_std * drawn
-        return noise.transpose(0, 1).to(mask.device)
+        noise = noise.transpose(0, 1).to(counts.device)
+        if not self.noise_relative:
+            return noise
+        reasoning = torch.arange(width, device=counts.device) < counts[:, None]
+        squares = suffix.embeddings.float().square().mean(dim=-1)
+        spread = ((squares * reasoning).sum(dim=1) / counts.clamp(min=1)).sqrt()
+        return noise * spread[:, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Suffix:
+    """Of each completion of a clean pass what comes from its first reasoning token on: W positions, padded at the right.
+
+    embeddings (R, W, H), in float32 where the model has half precision; positions and valid (R, W); read (R, K): columns.
+    """
+
+    embeddings: Tensor
+    positions: Tensor
+    valid: Tensor
+    read: Tensor
+    keys: CleanKeys
+    in_pairs: bool
+
+    @classmethod
+    def of(cls, clean: CleanPass) -> "_Suffix":
+        shown = clean.shown
+        start = shown.reasoning_positions[:, :1]
+        width = int((shown.lengths - start[:, 0]).max())
+        positions = start + torch.arange(width, device=start.device)
+        row = torch.arange(len(start), device=start.device)[:, None]
+        embeddings = clean.forward.packing.at(clean.forward.embeddings.detach(), row, positions)
+        half = embeddings.dtype.itemsize < torch.float32.itemsize
+        dtype = torch.float32 if half else embeddings.dtype
+        return cls(
+            embeddings.to(dtype),
+            positions,
+            positions < shown.lengths[:, None],
+            torch.where(shown.read_mask, shown.read_positions - start, 0),
+            CleanKeys(clean.forward, dtype),
+            half,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +141,26 @@ class GradientNormImportance:
         return importance * batch.reasoning_mask
 
 
-def _noisy_inner_product(inputs: CreditInputs, clean: CleanPass, keys: CleanKeys, noise: Tensor) -> Tensor:
-    """|<dJ/de_t, e_t>| (R, T) for one draw of noise (R, T, H)."""
-    shown, device = clean.shown, noise.device
-    start = shown.reasoning_positions[:, :1]
-    width = int((shown.lengths - start[:, 0]).max())
-    offset = torch.arange(width, device=device)
-    positions = start + offset
-    valid = positions < shown.lengths[:, None]
-    row = torch.arange(len(start), device=device)
-    embeddings = clean.forward.packing.at(clean.forward.embeddings.detach(), row[:, None], positions)
-    noisy = embeddings.clone()
-    tokens = min(width, noise.shape[1])
-    noisy[:, :tokens] += noise[:, :tokens].to(noisy.dtype)
-    noisy.requires_grad_()
-    read = torch.where(shown.read_mask, shown.read_positions - start, 0)
-    with torch.enable_grad():
-        hidden = recompute(inputs.model, keys, Recomputation(row, noisy, positions, valid, read))
-        logits = inputs.model.get_output_embeddings()(hidden).float()
-        changed = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
-        (gradient,) = torch.autograd.grad(inputs.probe.divergence(clean.outcome.detach(), changed).sum(), noisy)
-    inner = (gradient.float() * embeddings.float()).sum(dim=-1).abs()
-    found = torch.zeros(noise.shape[:2], device=device)
-    found[:, :tokens] = inner[:, :tokens]
-    return found * inputs.batch.reasoning_mask[clean.completions]
+def _inner_product(inputs: CreditInputs, clean: CleanPass, suffix: _Suffix, noise: Tensor) -> Tensor:
+    """|<dJ/de_t, e_t>| (R, W) for one draw of noise (R, W, H)."""
+    shown, copies = clean.shown, 2 if suffix.in_pairs else 1
+
+    def copied(rows: Tensor) -> Tensor:
+        return torch.cat([rows] * copies)
+
+    noisy = (suffix.embeddings + noise.to(suffix.embeddings.dtype)).requires_grad_()
+    with torch.enable_grad(), in_pairs(inputs.model) if suffix.in_pairs else nullcontext():
+        job = Recomputation(
+            rows=copied(torch.arange(len(noisy), device=noisy.device)),
+            embeddings=torch.cat([suffix.embeddings, noisy]) if suffix.in_pairs else noisy,
+            positions=copied(suffix.positions),
+            valid=copied(suffix.valid),
+            read=copied(suffix.read),
+        )
+        with recompute(inputs.model, suffix.keys, job) as hidden:
+            logits = inputs.model.get_output_embeddings()(hidden).float()
+            outcome = inputs.probe.outcome(logits, copied(shown.read_mask), copied(shown.read_ids))
+            before = outcome[: -len(noisy)] if suffix.in_pairs else clean.outcome
+            objective = inputs.probe.divergence(before.detach(), outcome[-len(noisy) :]).sum()
+            (gradient,) = torch.autograd.grad(objective, noisy)
+    return (gradient.float() * suffix.embeddings.float()).sum(dim=-1).abs()

@@ -80,7 +80,8 @@ class PerturbationImportance:
                 found = (some.positions[:, None] == shown.read_positions[rows][:, :, None]) & some.valid[:, None]
                 read = found.int().argmax(dim=2)
                 job = Recomputation(rows, embed(ids), some.positions, some.valid, read, unseen)
-                logits = inputs.model.get_output_embeddings()(recompute(inputs.model, keys, job)).float()
+                with recompute(inputs.model, keys, job) as hidden:
+                    logits = inputs.model.get_output_embeddings()(hidden).float()
                 changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
                 moved = inputs.probe.divergence(clean.outcome[rows], changed).clamp(min=0)
                 importance[clean.completions[rows], token[some.index]] = moved

@@ -34,13 +34,19 @@ class Recomputation:
 
 
 class CleanKeys:
-    """The clean keys and values (R, key-value heads, L + 1, D) of a forward; what padding writes goes to the last column."""
+    """The clean keys and values (R, key-value heads, L + 1, D) of a forward; what padding writes goes to the last column.
 
-    def __init__(self, forward: Forward) -> None:
+    `dtype`: of the recomputation, where it is not the forward's.
+    """
+
+    def __init__(self, forward: Forward, dtype: torch.dtype | None = None) -> None:
         packing = forward.packing
         self.spare = int(packing.lengths.max())
         self.layers = [
-            (packing.padded(layer.key, self.spare + 1), packing.padded(layer.value, self.spare + 1))
+            (
+                packing.padded(layer.key, self.spare + 1).to(dtype or layer.key.dtype),
+                packing.padded(layer.value, self.spare + 1).to(dtype or layer.value.dtype),
+            )
             for layer in forward.layers
         ]
 

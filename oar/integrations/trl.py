@@ -143,7 +143,6 @@ class OARGRPOTrainer(GRPOTrainer):
             )
         self.task = Task(self._tokenizer, self.args.marker)
         self.estimator = self.args.make_estimator()
-        self.gate = make_gate(self.args.gating_settings())
         self._forward_is_proven = False
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -183,9 +182,11 @@ class OARGRPOTrainer(GRPOTrainer):
         conclude = self.task.encode_marker(cfg.probe_conclude)
         probe = make_probe(cfg.probe, conclude, step=step, warmup_steps=cfg.probe_warmup_steps)
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
+        gate = make_gate(cfg.gating_settings())
         index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
+        at_once = cfg.per_device_train_batch_size * batch.input_ids.shape[1]  # tokens of one of TRL's own padded forwards
         with self._policy() as policy:
-            for rows in batch.micro_batches(index, cfg.per_device_train_batch_size):
+            for rows in batch.micro_batches(index, at_once):
                 some = batch.rows(rows)
                 credit = assign_credit(
                     CreditInputs(
@@ -197,7 +198,7 @@ class OARGRPOTrainer(GRPOTrainer):
                     ),
                     advantages[rows],
                     self.estimator,
-                    self.gate,
+                    gate,
                     times_surprisal=cfg.times_surprisal,
                 )
                 weights[rows] = credit.token_weights

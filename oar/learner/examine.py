@@ -116,7 +116,7 @@ def score_batch(model: PreTrainedModel, batch: CompletionBatch, settings: TrainC
     """Logprobs and entropy of all completions, some rows at a time."""
     logprobs, entropy = torch.zeros_like(batch.sampler_logprobs), torch.zeros_like(batch.sampler_logprobs)
     everything = torch.arange(len(batch), device=logprobs.device)
-    for rows in batch.micro_batches(everything, settings.learner.micro_batch_size):
+    for rows in batch.micro_batches(everything, settings.learner.micro_batch_tokens):
         some = score_completions(model, batch.rows(rows), temperature=settings.rollout.temperature)
         logprobs[rows], entropy[rows] = some.logprobs, some.entropy
     return Scores(logprobs, entropy)

@@ -218,7 +218,7 @@ def batch_arithmetic(cfg: TrainConfig) -> str:
     return (
         f"{cfg.method.name}, seed {cfg.seed}: {learner.steps} steps of {groups} prompts x {learner.num_generations} = "
         f"{learner.batch_size} completions; {learner.updates_per_rollout} update(s) per rollout, "
-        f"micro-batches of {learner.micro_batch_size}" + (f" over {learner.ranks} ranks" if learner.ranks > 1 else "")
+        f"micro-batches of up to {learner.micro_batch_tokens:,} tokens" + (f" over {learner.ranks} ranks" if learner.ranks > 1 else "")
     )
 
 

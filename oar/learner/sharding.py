@@ -30,7 +30,8 @@ def shard(model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
     is its part of a sum (`oar.losses.loss_scale`).
     """
     mesh = init_device_mesh(model.device.type, (dist.get_world_size(),))
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    # Embeddings are in the compute dtype; what a credit signal gives a layer in float32 is meant to be (in_pairs.py).
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for module in (*_layers(model), model):
         fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
     for part in _parts(model):

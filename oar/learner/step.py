@@ -27,7 +27,7 @@ from oar.learner.gate import make_gate
 from oar.learner.groups import GroupSampler
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
-from oar.learner.sharding import gathered
+from oar.learner.sharding import gathered, recomputed_layers
 from oar.learner.transfer import push
 from oar.learner.update import LossInputs, accumulate_gradient, learning_rate, make_optimizer
 from oar.probes import make_probe
@@ -81,6 +81,7 @@ class Learner:
         `steady` runs what needs the engine, and repeats it where the engine is lost and comes back (oar/learner/recovery.py).
         """
         cfg, clock = self.cfg.learner, Clock()
+        self.gate = make_gate(self.cfg.gating)  # one of released_drift remembers the completions of its step
         drawn = steady(partial(self.groups.take, self.step, clock))
         with clock("grading"):
             graded = self.batch(drawn.groups)
@@ -158,8 +159,8 @@ class Learner:
     @torch.no_grad()
     def score(self, data: LossInputs, look: Callable[[Tensor, Scores], None], which: Tensor) -> None:
         """Look at the completions `which` (B,) marks with forwards that leave no graph."""
-        micro_batches = data.batch.micro_batches(which.nonzero()[:, 0], self.cfg.learner.micro_batch_size)
-        with gathered(self.model):
+        micro_batches = data.batch.micro_batches(which.nonzero()[:, 0], self.cfg.learner.micro_batch_tokens)
+        with gathered(self.model), recomputed_layers(self.model, self.cfg.learner.activation_checkpointing):
             for rows in micro_batches[self.ranks.rank :: self.ranks.count]:
                 scores = score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature)
                 look(rows, scores)

@@ -86,7 +86,7 @@ def accumulate_gradient(
     look: Callable[[Tensor, Scores], None] | None,
     ranks: Ranks = ALONE,
 ) -> dict[str, float]:
-    """Add the gradient of the loss of completions `index` to the parameters' `.grad`, `micro_batch_size` rows at a time.
+    """Add the gradient of the loss of completions `index` to the parameters' `.grad`, `micro_batch_tokens` at a time.
 
     Each rank takes every `ranks.count`-th micro-batch, so that these are the same however many ranks there are. The loss is a sum
     whose normaliser counts the whole batch, which every rank holds.
@@ -101,14 +101,14 @@ def accumulate_gradient(
     scale = torch.zeros_like(data.old_logprobs)
     scale[index] = loss_scale(mask, cfg.aggregation, max_completion_length)
     totals = {"loss": 0.0, "clipped": 0.0, "approx_kl": 0.0}
-    micro_batches = data.batch.micro_batches(index[data.contributing(reference)[index]], cfg.micro_batch_size)
+    micro_batches = data.batch.micro_batches(index[data.contributing(reference)[index]], cfg.micro_batch_tokens)
     own = micro_batches[ranks.rank :: ranks.count]
     for rows in own:
         batch, cap = data.batch.rows(rows), cfg.sampler_correction_cap
         with recomputed_layers(model, cfg.activation_checkpointing):
             scores = score_completions(model, batch, temperature=temperature)
-        if look is not None:
-            look(rows, scores)
+            if look is not None:
+                look(rows, scores)  # a credit signal may have a graph of its own
         logprobs = scores.logprobs
         del scores  # the forward was kept for `look` alone: not over the backward pass and the next forward
         ref_logprobs = None
@@ -134,7 +134,7 @@ def accumulate_gradient(
             totals[name] += float(value)
     if len(own) < len(micro_batches[:: ranks.count]):
         # Another rank has one micro-batch more, and each backward pass sums the gradients of all: this rank adds zeros.
-        spare = score_completions(model, data.batch.rows(micro_batches[0][:1]), temperature=temperature)
+        spare = score_completions(model, data.batch.rows(micro_batches[-1][-1:]), temperature=temperature)  # a short one
         (0.0 * spare.logprobs.sum()).backward()
     loss, clipped, approx_kl = ranks.total(torch.tensor(list(totals.values()), dtype=torch.float64)).tolist()
     tokens = max(1.0, float(mask.sum()))

@@ -73,7 +73,9 @@ def to_inputs(work: Work) -> Work:
     return Work(work.tokens, 2 * work.pairs, work.read)
 
 
-def importance_work(estimator: ImportanceEstimator, lengths: Lengths, *, checkpointing: bool) -> Work:
+def importance_work(
+    estimator: ImportanceEstimator, lengths: Lengths, *, checkpointing: bool, half_precision: bool
+) -> Work:
     """What `estimator` computes for one completion that has an advantage, beyond the update's own forward, which it shares.
 
     Probe `as_mean`. Counterfactuals meet every clean key, before or after them (a mask hides the rest). Left out: padding,
@@ -84,21 +86,27 @@ def importance_work(estimator: ImportanceEstimator, lengths: Lengths, *, checkpo
         case _ if isinstance(estimator, FREE):
             return Work()
         case ShuffledImportance(of=of) | InvertedImportance(of=of):
-            return importance_work(of, lengths, checkpointing=checkpointing)
+            return importance_work(of, lengths, checkpointing=checkpointing, half_precision=half_precision)
         case GradientNormImportance():
             # One backward through the forward that is there; with checkpointing its blocks are run again on the way.
             clean = forward(lengths.shown, lengths.answer)
             again = Work(clean.tokens, clean.pairs) if checkpointing else Work()
             return to_inputs(clean) + again
         case GradientImportance(noise_draws=draws):
-            # Run again from the first reasoning token on, over the clean keys, and back to the embeddings.
+            # Run again from the first reasoning token on, over the clean keys, and back to the embeddings; in half precision
+            # beside the clean one, once more, whose attention is in the backward as well.
             tokens = lengths.reasoning + lengths.tail
             noisy = Work(tokens, tokens * lengths.shown, lengths.answer)
-            return (noisy + to_inputs(noisy)) * draws
+            run = noisy * 2 if half_precision else noisy
+            back = to_inputs(noisy) + (Work(pairs=2 * noisy.pairs) if half_precision else Work())
+            again = Work(run.tokens, run.pairs) if checkpointing else Work()
+            return (run + back + again) * draws
         case PerturbationImportance(budget=None):
             return _counterfactuals(estimator, lengths, lengths.reasoning)
         case PerturbationImportance(budget=int(budget)):
-            norms = importance_work(GradientNormImportance(), lengths, checkpointing=checkpointing)
+            norms = importance_work(
+                GradientNormImportance(), lengths, checkpointing=checkpointing, half_precision=half_precision
+            )
             return norms + _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
     raise ConfigError(
         f"A plan needs to know what a method computes, but {type(estimator).__name__} is new to it: say so in "

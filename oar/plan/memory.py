@@ -40,7 +40,7 @@ class Memory:
 def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: ImportanceEstimator) -> Memory:
     """The worst micro-batch is planned for: the longest prompts, every completion cut at rollout.max_new_tokens.
 
-    A micro-batch holds completions of like length, so one of these is likely where any completion is cut. Parameters,
+    A micro-batch holds learner.micro_batch_tokens, or one completion that is longer. Parameters,
     gradients and the two moments of AdamW are float32, 16 bytes a parameter, in equal parts on the ranks (ZeRO, Rajbhandari
     et al. 2020, 1910.02054, section 3.1). Where they are sharded or cast (oar/learner/sharding.py), a rank also has all
     weights in `learner.compute_dtype` for a whole step, and the gradients of embeddings and head, the largest group, once in
@@ -48,8 +48,8 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
     """
     size, engine_size = NUMBER_BYTES[cfg.learner.compute_dtype], NUMBER_BYTES[cfg.model.dtype]
     ranks, n = cfg.learner.ranks, model.parameters
-    rows, rollout = cfg.learner.micro_batch_size, cfg.rollout
-    tokens = rows * (assume.longest_prompt + rollout.max_new_tokens)
+    rollout, checkpointing = cfg.rollout, cfg.learner.activation_checkpointing
+    tokens = max(cfg.learner.micro_batch_tokens, assume.longest_prompt + rollout.max_new_tokens)
     learner = {
         "weights": FLOAT32 * n / ranks,
         "gradients": FLOAT32 * n / ranks,
@@ -60,9 +60,11 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
     if ranks > 1 or size != FLOAT32:
         learner["gathered_weights"] = float(size * n)
         learner["summed_gradients"] = float((size + FLOAT32) * model.embedding_parameters)
-    learner["activations"] = _activations(model, size, tokens, cfg.learner.activation_checkpointing)
-    learner["logits"] = _logits(model, size, rows * rollout.max_new_tokens)
-    learner["credit_signal"] = _signal(estimator, model, assume, size, rows, rollout.max_new_tokens)
+    learner["activations"] = _activations(model, size, tokens, checkpointing)
+    learner["logits"] = _logits(model, size, tokens)
+    learner["credit_signal"] = _signal(
+        estimator, model, assume, size, tokens, rollout.max_new_tokens, checkpointing=checkpointing
+    )
     learner["overhead"] = assume.overhead_gib * GIB
     cache = rollout.kv_cache_gib * GIB
     engine = {"weights": float(engine_size * n), "kv_cache": cache, "overhead": assume.overhead_gib * GIB}
@@ -98,21 +100,26 @@ def _logits(model: Architecture, size: int, positions: int) -> float:
 
 
 def _signal(
-    estimator: ImportanceEstimator, model: Architecture, assume: Assumptions, size: int, rows: int, longest: int
+    estimator: ImportanceEstimator,
+    model: Architecture,
+    assume: Assumptions,
+    size: int,
+    tokens: int,
+    longest: int,
+    *,
+    checkpointing: bool,
 ) -> float:
-    """Bytes a credit signal holds at most beside the update's own forward of `rows` completions of `longest` tokens.
+    """Bytes a credit signal holds at most beside the update's own forward of `tokens`, where completions have up to `longest`.
 
-    Counterfactuals and OAR-G keep a padded copy of the clean keys and values. OAR-G also keeps a graph of its own, which no
-    checkpointing makes smaller, with the keys that each block has copied; counterfactuals keep the logits of one forward of
-    `max_tokens_per_forward` recomputed tokens.
+    Counterfactuals and OAR-G go through as many completions at a time as have `max_tokens_per_forward`, or through one, and
+    keep a padded copy of their clean keys and values. Counterfactuals keep the logits of one forward.
     """
-    tokens = rows * (assume.longest_prompt + longest)
     match estimator:
         case ShuffledImportance(of=of) | InvertedImportance(of=of):
-            return _signal(of, model, assume, size, rows, longest)
-        case GradientImportance():
-            graph = _activations(model, size, rows * longest, checkpointing=False)
-            return 2.0 * tokens * model.kv_bytes(size) + graph
+            return _signal(of, model, assume, size, tokens, longest, checkpointing=checkpointing)
+        case GradientImportance(max_tokens_per_forward=most):
+            shown = min(tokens, max(most, assume.longest_prompt + longest))
+            return _noisy_graph(model, size, shown, min(shown, max(most, longest)), checkpointing=checkpointing)
         case PerturbationImportance(max_tokens_per_forward=most):
             lengths = Lengths(
                 assume.longest_prompt,
@@ -120,8 +127,22 @@ def _signal(
                 assume.marker_tokens,
                 assume.answer_tokens,
             )
+            shown = min(tokens, max(most, assume.longest_prompt + longest))
             together = max(1.0, most / recomputed(estimator, lengths))
             # Logits as computed and in float32, and four more of the size of one distribution for the divergence.
             logits = together * model.vocabulary * (assume.answer_tokens * (size + FLOAT32) + 4 * FLOAT32)
-            return tokens * model.kv_bytes(size) + logits
+            return shown * model.kv_bytes(size) + logits
     return 0.0
+
+
+def _noisy_graph(model: Architecture, size: int, shown: int, again: int, *, checkpointing: bool) -> float:
+    """Bytes of OAR-G's clean keys of `shown` tokens and of its graph over the `again` of them that run again.
+
+    Each block copies the keys and keeps its activations; with checkpointing one block does at a time, and all keep their
+    input. In half precision two forwards run side by side in float32 (oar/importance/in_pairs.py).
+    """
+    copies, wide = (1, size) if size >= FLOAT32 else (2, FLOAT32)
+    keys = float(shown * model.kv_bytes(wide))
+    block = keys / model.layers + again * model.layer_activation_bytes(wide)
+    graph = block + model.layers * again * model.hidden * wide if checkpointing else model.layers * block
+    return keys + copies * graph

@@ -8,7 +8,7 @@ from oar.errors import ConfigError
 from oar.importance import ImportanceEstimator
 from oar.plan.assumptions import Assumptions
 from oar.plan.importance import Lengths, Work, forward, importance_work
-from oar.plan.memory import FLOAT32, GIB, Memory, memory_of
+from oar.plan.memory import FLOAT32, GIB, NUMBER_BYTES, Memory, memory_of
 from oar.plan.model import Architecture
 
 HOUR = 3600.0
@@ -18,7 +18,10 @@ GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How a run is cut up. micro_batches: of one rank in one update, where every completion has an advantage."""
+    """How a run is cut up.
+
+    micro_batches: of one rank in one update, where every completion has an advantage and mean length.
+    """
 
     prompts: int
     generations: int
@@ -111,7 +114,7 @@ def plan_run(
     memory = memory_of(cfg, model, assume, estimators[cfg.method.name])
     check_memory(cfg, assume, memory)
     evaluations = _evaluations(cfg, assume, problems)
-    sync = FLOAT32 * model.parameters
+    sync = sync_bytes(cfg, model)
     return Plan(
         parameters=model.parameters,
         method=cfg.method.name,
@@ -126,11 +129,16 @@ def plan_run(
             name: _time(cfg, model, assume, estimator, batches, evaluations) for name, estimator in estimators.items()
         },
         evaluations=evaluations,
-        # Weights are written as they are trained, in float32; once before the first step as well.
+        # Weights travel before the first step as well; a checkpoint has them and AdamW's moments as they are trained.
         storage=Storage(
             sync, (batches.steps + 1) * sync, (cfg.learner.keep_checkpoints + 1) * 3 * FLOAT32 * model.parameters
         ),
     )
+
+
+def sync_bytes(cfg: TrainConfig, model: Architecture) -> int:
+    """Bytes of the weights that one sync brings to the engines, in their dtype (`oar.rollout.sync.make_sync`)."""
+    return NUMBER_BYTES[cfg.model.dtype] * model.parameters
 
 
 def check_devices(cfg: TrainConfig, assume: Assumptions) -> None:
@@ -190,7 +198,7 @@ def check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
     largest = ", ".join(f"{name} {held / GIB:.1f}" for held, name in sorted(rows, reverse=True)[:3])
     raise ConfigError(
         f"A device must hold {memory.device / GIB:.1f} GiB, but has {assume.memory_gib:g} (assume.memory_gib); the largest "
-        f"parts: {largest}. Lower learner.micro_batch_size or rollout.kv_cache_gib, or take more ranks or a smaller model."
+        f"parts: {largest}. Lower learner.micro_batch_tokens or rollout.kv_cache_gib, or take more ranks or a smaller model."
     )
 
 
@@ -198,7 +206,8 @@ def _batches(cfg: TrainConfig, assume: Assumptions) -> Batches:
     learner = cfg.learner
     prompts = learner.batch_size // learner.num_generations
     rows = learner.batch_size // learner.updates_per_rollout
-    micro_batches = -(-rows // learner.micro_batch_size)
+    together = max(1, learner.micro_batch_tokens // (assume.prompt_tokens + assume.completion_tokens))
+    micro_batches = -(-rows // together)
     return Batches(
         prompts=prompts,
         generations=learner.num_generations,
@@ -245,13 +254,18 @@ def _time(
     evaluations: Evaluations,
 ) -> MethodTime:
     credited = cfg.learner.batch_size * assume.contributing_share
-    signal = importance_work(estimator, lengths_of(assume), checkpointing=cfg.learner.activation_checkpointing)
+    signal = importance_work(
+        estimator,
+        lengths_of(assume),
+        checkpointing=cfg.learner.activation_checkpointing,
+        half_precision=cfg.learner.compute_dtype == "bfloat16",
+    )
     per_second = cfg.learner.ranks * assume.peak_tflops[cfg.learner.compute_dtype] * TERA * assume.utilisation
     stages = {
         "generation": batches.completions * assume.completion_tokens / (assume.engines * assume.generated_tokens_per_s),
         "importance": credited * signal.flops(model) / per_second,
         "update": update_work(cfg, assume).flops(model) / per_second,
-        "sync": FLOAT32 * model.parameters / (assume.sync_gb_per_s * GIGA),
+        "sync": sync_bytes(cfg, model) / (assume.sync_gb_per_s * GIGA),
     }
     step = sum(stages.values())
     hours = batches.steps * step / HOUR + evaluations.hours

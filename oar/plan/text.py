@@ -23,8 +23,8 @@ def told(plan: Plan, cfg: TrainConfig, source: str, assume: Assumptions) -> Iter
         "Worked out, not measured. An A stands by what rests on the assumptions at the end.\n"
     )
     yield from _section("Batches", _batches(plan, cfg, assume))
-    tokens = assume.longest_prompt + cfg.rollout.max_new_tokens
-    longest = f"micro-batch at its longest: {cfg.learner.micro_batch_size} x {tokens:,} tokens"
+    tokens = max(cfg.learner.micro_batch_tokens, assume.longest_prompt + cfg.rollout.max_new_tokens)
+    longest = f"micro-batch at its largest: {tokens:,} tokens"
     yield from _section(f"Memory of one device, GiB (A; {longest})", _memory(plan.memory))
     yield _filled(plan.memory, cfg, assume)
     yield from _section("Time (A)", _methods(plan, assume))
@@ -59,7 +59,7 @@ def _batches(plan: Plan, cfg: TrainConfig, assume: Assumptions) -> Table:
     table.add_row("prompts", f"{cut.prompts:,}", f"{cut.steps * cut.prompts:,}")
     table.add_row(f"completions, {cut.generations} a prompt", f"{cut.completions:,}", f"{cut.completions_of_run:,}")
     table.add_row("optimizer steps", f"{cut.updates_per_rollout:,}", f"{cut.updates:,}")
-    own = f"micro-batches of {learner.micro_batch_size} on each of {learner.ranks} rank(s)"
+    own = f"micro-batches of {learner.micro_batch_tokens:,} tokens on each of {learner.ranks} rank(s) (A)"
     table.add_row(own, f"{cut.updates_per_rollout * cut.micro_batches:,}", f"{cut.updates * cut.micro_batches:,}")
     for name, count in (
         (f"tokens of prompts, {assume.prompt_tokens} each (A)", tokens.prompts),

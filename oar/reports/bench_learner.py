@@ -45,7 +45,7 @@ both compute the same loss on the same model, batch and completions?
 
 **How.** Each side runs in a process of its own, the sides take turns, {rounds} rounds of {steps} steps after a short one; values
 are medians, in brackets quartiles over steps, ratios are of medians. A step is forward and backward of every micro-batch
-({micro_batch_size} completion(s) in each, on both sides), clipping and the optimizer's step: TRL's own drawing, grading and
+(one completion in each, on both sides), clipping and the optimizer's step: TRL's own drawing, grading and
 collating are taken out of its time. TRL is given the completions through its `rollout_func`; its objective is set to this one's
 (`loss_type=grpo`, `beta=0`, the same clipping, AdamW's numbers and learning rate), all else is its default but for float32 in
 place of bfloat16. Old logprobs lie {old_noise:g} nats (standard deviation) about those of a uniform policy: the ratio is not 1,

@@ -47,8 +47,8 @@ def test_the_default_has_its_headline_and_sides() -> None:
         ("batches.spread=0", "share above 0"),
         ("headline.length=512", "headline must be one of the cases"),
         ("overrides=['learner.aggregation=token_mean']", "aggregation must be sequence_mean"),
-        ("overrides=['learner.num_generations=8','learner.micro_batch_size=1']", "multiple of learner.num_generations"),
-        ("overrides=['learner.num_generations=2','learner.micro_batch_size=3']", "multiple of .*micro_batch_size"),
+        ("overrides=['learner.num_generations=8','learner.micro_batch_tokens=1']", "multiple of learner.num_generations"),
+        ("overrides=['learner.num_generations=2']", "learner.micro_batch_tokens must be 1"),
         ("overrides=['method=best']", "cannot be composed"),
     ],
 )
@@ -128,7 +128,7 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     numbers = summary(both, HEADLINE)
     assert numbers == {"time_ratio_vs_trl": 0.625, "memory_ratio_vs_trl": 0.25, "loss_abs_diff": 0.125}
 
-    run = {"trl": "1.2", "threads": 1, "dtype": "float32", "rounds": 2, "steps": 2, "micro_batch_size": 1}
+    run = {"trl": "1.2", "threads": 1, "dtype": "float32", "rounds": 2, "steps": 2}
     run |= {"old_noise": 0.1, "sizes": "S", "batches": "B"}
     machine = {"versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2, "command": "python -m this"}
     found = write_bench_learner(both, tmp_path, headline=HEADLINE, run=run, provenance=machine)

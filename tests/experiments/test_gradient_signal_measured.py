@@ -46,7 +46,7 @@ def drawn():
     """An untaught model with demonstrations as its completions: 4 problems x 4, with filler, some answers made wrong."""
     arms = plan(config())
     settings = arms["grpo"]
-    settings = replace(settings, learner=replace(settings.learner, num_generations=4, micro_batch_size=4))
+    settings = replace(settings, learner=replace(settings.learner, num_generations=4, micro_batch_tokens=300))
     tokenizer = build_tokenizer(1024)
     task, model = Task(tokenizer, "####"), build_model(TeachConfig(hidden_size=32, num_layers=1), tokenizer).eval()
     problems, groups = [], []

@@ -17,7 +17,7 @@ from oar.tasks.words import build_tokenizer
 from tests.test_config import composed
 
 TASK = Task(build_tokenizer(), "####")
-SETTINGS = ("learner.batch_size=12", "learner.num_generations=3", "learner.micro_batch_size=4")
+SETTINGS = ("learner.batch_size=12", "learner.num_generations=3", "learner.micro_batch_tokens=40")
 
 
 @dataclass

@@ -34,7 +34,7 @@ def test_a_killed_rank_ends_the_run_and_it_goes_on_to_what_one_rank_learns(
 ) -> None:
     options = (
         *SMALL,
-        "learner.micro_batch_size=8",
+        "learner.micro_batch_tokens=512",
         "learner.checkpoint_every=2",
         "learner.steps=4",
         "tracking=disabled",
