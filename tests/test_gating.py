@@ -8,8 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oar.config import GatingConfig
 from oar.errors import DataError
 from oar.gating import bilevel_weights, threshold_importance, weight_metrics
+from oar.learner.gate import make_gate
 
 PAPER = {"tau": 0.4, "beta": 2.0, "floor": 0.1, "threshold": "quantile"}
 
@@ -166,6 +168,22 @@ def test_released_drift_equals_the_released_loop(rows, tau, beta, floor):
         if not 0.02 < threshold < 0.98 or 0 < spread < 1e-2:
             break
         np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("cuts", [(1, 1, 1, 1, 1, 1), (3, 3), (2, 4)])
+def test_released_drift_goes_on_from_one_micro_batch_to_the_next(cuts):
+    """However a step is cut into micro-batches, one completion in each included, it is the loop over all of them."""
+    importance = torch.rand(6, 20, generator=torch.Generator().manual_seed(0)) ** 4
+    mask = torch.ones(6, 20, dtype=torch.bool)
+    mask[2] = False  # a completion without reasoning is passed over
+    cfg = GatingConfig("released_drift", suppress=True, boost=True, tau=0.4, **DRIFT)
+    whole = bilevel_weights(importance, mask, tau=0.4, **DRIFT)
+    gate = make_gate(cfg)
+    parts = [gate(*part) for part in zip(importance.split(cuts), mask.split(cuts), strict=True)]
+    assert torch.equal(torch.cat(parts), whole)
+    plain = bilevel_weights(importance, mask, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
+    assert not torch.allclose(torch.cat(parts), plain)
+    assert torch.equal(make_gate(cfg)(importance, mask), whole)  # the next step starts anew
 
 
 def test_uniform_importance_is_one_to_the_bit():

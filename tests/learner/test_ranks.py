@@ -152,5 +152,5 @@ def test_other_numbers_than_asked_for_are_refused() -> None:
         joined(config("learner.ranks=2").learner),
     ):
         pass
-    with pytest.raises(ConfigError, match="few enough for micro-batches of 4"):
-        config("learner.ranks=7")
+    with pytest.raises(ConfigError, match="few enough for an update of 24 completions"):
+        config("learner.ranks=25")

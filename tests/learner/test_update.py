@@ -1,10 +1,12 @@
 """The update: micro-batches of any size give one gradient, and it is the gradient of the textbook objective."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from oar.config import TrainConfig, validated
 from oar.credit import assign_credit
@@ -54,24 +56,56 @@ def gradient(model, data, cfg, *, reference=None, look=None):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]), report
 
 
-@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "constant"])
-@pytest.mark.parametrize("with_reference", [False, True])
-def test_micro_batches_give_the_same_gradient(aggregation, with_reference):
-    model = tiny_model()
-    reference = tiny_model(5) if with_reference else None
-    data = loss_inputs(model, off_policy=0.3)
-    cfg = replace(CFG, aggregation=aggregation, kl_coef=0.1 if with_reference else 0.0)
-    whole, report = gradient(model, data, replace(cfg, micro_batch_size=8), reference=reference)
-    for size in (4, 2, 3):
-        parts, part_report = gradient(model, data, replace(cfg, micro_batch_size=size), reference=reference)
-        torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
-        assert part_report == pytest.approx(report, abs=1e-6)
-    assert float(whole.norm()) > 0.01
+@settings(max_examples=300)
+@given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 100))
+def test_micro_batches_hold_the_tokens_they_may(lengths, most):
+    """Each completion once; at most so many tokens but for a single one; so full that no two could be one."""
+    empty = random_batch(0, rows=1).rows(torch.zeros(len(lengths), dtype=torch.long))
+    batch = replace(empty, prompt_lengths=torch.ones(len(lengths)).long(), completion_lengths=torch.tensor(lengths).long())
+    index = torch.arange(len(lengths)).flip(0)
+    parts = batch.micro_batches(index, most)
+    assert sorted(row for part in parts for row in part.tolist()) == list(range(len(lengths)))
+    tokens = [sum(1 + lengths[row] for row in part.tolist()) for part in parts]
+    assert all(held <= most or len(part) == 1 for held, part in zip(tokens, parts, strict=True))
+    held = sorted(tokens)[:2]
+    assert len(held) < 2 or sum(held) > most
+    assert all(torch.equal(one, other) for one, other in zip(parts, batch.micro_batches(index, most), strict=True))
+
+
+def test_few_micro_batches_are_needed():
+    """Long and short completions share one: 100 pairs of 61 and 39 tokens are 100 micro-batches of 100, whatever their order."""
+    lengths = torch.tensor([60, 38] * 100)[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
+    batch = random_batch(0, rows=1).rows(torch.zeros(200, dtype=torch.long))
+    batch = replace(batch, prompt_lengths=torch.ones(200).long(), completion_lengths=lengths)
+    assert len(batch.micro_batches(torch.arange(200), 100)) == 100
+
+
+MODELS = tiny_model(), tiny_model(5)
+
+
+@cache
+def one_by_one(aggregation, with_reference):
+    cfg = replace(CFG, aggregation=aggregation, kl_coef=0.1 if with_reference else 0.0, micro_batch_tokens=1)
+    data, reference = loss_inputs(MODELS[0], off_policy=0.3), MODELS[1] if with_reference else None
+    return data, reference, cfg, *gradient(MODELS[0], data, cfg, reference=reference)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 140), st.sampled_from(["sequence_mean", "token_mean", "constant"]), st.booleans())
+def test_micro_batches_give_the_same_gradient(most, aggregation, with_reference):
+    """To 1e-6 of the largest, whatever they may hold, from one completion at a time to all 125 tokens."""
+    data, reference, cfg, expected, report = one_by_one(aggregation, with_reference)
+    cfg = replace(cfg, micro_batch_tokens=most)
+    found, found_report = gradient(MODELS[0], data, cfg, reference=reference)
+    largest = float(expected.abs().max())
+    assert float((found - expected).abs().max()) < 1e-6 * largest
+    assert found_report == pytest.approx(report, abs=1e-6)
+    assert float(expected.norm()) > 0.01
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
-def test_lengths_sorted_into_micro_batches_change_nothing(aggregation):
-    """Rows of like length go together, cut to their longest: the gradient of one forward over the batch as it was drawn."""
+def test_the_order_of_completions_changes_nothing(aggregation):
+    """Nothing is padded, whatever goes together: the gradient of one forward over the batch as it was drawn."""
     model = tiny_model()
     data = loss_inputs(model, off_policy=0.3)
     mask = data.batch.completion_mask
@@ -85,7 +119,7 @@ def test_lengths_sorted_into_micro_batches_change_nothing(aggregation):
         clip_eps_high=CFG.clip_eps_high,
     )[0].backward()
     padded = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    cfg = replace(CFG, aggregation=aggregation, micro_batch_size=2)
+    cfg = replace(CFG, aggregation=aggregation, micro_batch_tokens=40)
     reports = []
     for seed in range(3):
         order = torch.randperm(len(mask), generator=torch.Generator().manual_seed(seed))
@@ -115,7 +149,7 @@ def test_gradient_is_that_of_the_textbook_objective():
     """On policy, the gradient is that of mean over completions of mean over tokens of -A logprob, all logits at once."""
     model = tiny_model()
     data = loss_inputs(model, rows=4)
-    found, report = gradient(model, data, replace(CFG, micro_batch_size=2))
+    found, report = gradient(model, data, replace(CFG, micro_batch_tokens=40))
     model.zero_grad(set_to_none=True)
     loss = torch.zeros(())
     for row in range(4):
@@ -149,7 +183,7 @@ def test_stale_completions_have_the_gradient_of_decoupled_ppo():
 @pytest.mark.parametrize("with_reference", [False, True])
 def test_completions_left_out_are_as_if_they_had_not_been_drawn(aggregation, with_reference):
     model, reference = tiny_model(), tiny_model(5) if with_reference else None
-    cfg = replace(CFG, aggregation=aggregation, micro_batch_size=3, kl_coef=0.1 if with_reference else 0.0)
+    cfg = replace(CFG, aggregation=aggregation, micro_batch_tokens=50, kl_coef=0.1 if with_reference else 0.0)
     data = loss_inputs(model, off_policy=0.3)
     whole, _ = gradient(model, data, cfg, reference=reference)
     left_out = torch.arange(8) % 3 == 0
@@ -180,8 +214,8 @@ def test_a_sequence_ratio_counts_the_same_in_micro_batches():
         loss_inputs(model, off_policy=0.1),
         replace(CFG, ratio_level="sequence", clip_eps_low=3e-2, clip_eps_high=4e-2),
     )
-    whole, report = gradient(model, data, replace(cfg, micro_batch_size=8))
-    parts, part_report = gradient(model, data, replace(cfg, micro_batch_size=3))
+    whole, report = gradient(model, data, replace(cfg, micro_batch_tokens=200))
+    parts, part_report = gradient(model, data, replace(cfg, micro_batch_tokens=50))
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
     assert part_report == pytest.approx(report, abs=1e-6)
     assert 0 < report["train/clip_fraction"] < 1
@@ -229,14 +263,14 @@ def test_one_forward_serves_credit_and_loss(name):
 
     with torch.no_grad():
         look_into(beforehand)(torch.arange(8), score_completions(model, batch, temperature=1.0).numbers())
-    expected, _ = gradient(model, beforehand, replace(CFG, micro_batch_size=8))
-    for size in (8, 3, 1):
+    expected, _ = gradient(model, beforehand, replace(CFG, micro_batch_tokens=200))
+    for most in (200, 50, 1):
         meanwhile = LossInputs.of(batch, advantages)
-        found, _ = gradient(model, meanwhile, replace(CFG, micro_batch_size=size), look=look_into(meanwhile))
+        found, _ = gradient(model, meanwhile, replace(CFG, micro_batch_tokens=most), look=look_into(meanwhile))
         # OAR-G differentiates a KL of about 1e-6, of which float32 keeps a few digits.
         torch.testing.assert_close(found, expected, atol=1e-4 if name == "oar_g" else 2e-5, rtol=1e-3)
     if name != "uniform":
-        plain, _ = gradient(model, LossInputs.of(batch, advantages), replace(CFG, micro_batch_size=8))
+        plain, _ = gradient(model, LossInputs.of(batch, advantages), replace(CFG, micro_batch_tokens=200))
         assert not torch.allclose(plain, expected, atol=1e-3)
 
 
@@ -258,7 +292,7 @@ def test_layers_that_run_again_give_the_same_gradient(name):
             data.old_logprobs[rows], data.token_advantages[rows] = scores.logprobs.detach(), credit.token_advantages
 
         runs.clear()
-        return gradient(model, data, replace(CFG, micro_batch_size=4, **changes), look=look)[0], len(runs)
+        return gradient(model, data, replace(CFG, micro_batch_tokens=75, **changes), look=look)[0], len(runs)
 
     model.base_model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
     kept, once = found()
