@@ -22,7 +22,7 @@ from rich.progress import Progress
 
 from experiments.bench_plan import Case, KeptCases, SizeConfig, told_size, train_config
 from experiments.bench_update import FIRST_WORD, in_fresh_process, turned
-from experiments.learner_sides import SIDES, Steps
+from experiments.learner_sides import SIDES, Steps, measure_side
 from oar.cli import explain_errors, terminable
 from oar.config import validated
 from oar.errors import ConfigError
@@ -83,7 +83,7 @@ class BenchLearner(KeptCases):
 
     def __init__(self, cfg: BenchLearnerConfig, folder: Path, progress: Progress) -> None:
         """Raises ConfigError for whatever cannot work."""
-        own = [ROOT / "experiments" / name for name in ("bench_update.py", "learner_sides.py")]
+        own = [ROOT / "experiments" / name for name in ("bench_update.py", "learner_sides.py", "peak_memory.py")]
         super().__init__(folder, progress, code_hash(*own))
         self.cfg, self.settings = cfg, train_config([*cfg.overrides, f"seed={cfg.seed}"])
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -108,18 +108,17 @@ class BenchLearner(KeptCases):
         made_of = {**asdict(steps), "cfg": steps.cfg.identity(), "trl": version("trl"), "sides": self.cfg.sides}
         name = "-".join(map(str, where))
         rounds = [
-            self.case(f"{name}-{at}", {**made_of, "round": at}, partial(self.round, steps, at, exact_memory=False))
+            self.case(f"{name}-{at}", {**made_of, "round": at}, partial(self.round, steps, at, count_memory=False))
             for at in range(self.cfg.rounds)
         ]
-        memory = self.case(f"{name}-memory", made_of, partial(self.round, steps, 0, exact_memory=True))
+        memory = self.case(f"{name}-memory", made_of, partial(self.round, steps, 0, count_memory=True))
         return case_rows(where, sum(map(len, [*steps.prompts, *steps.completions])), rounds, memory)
 
-    def round(self, steps: Steps, at: int, exact_memory: bool) -> Case:
+    def round(self, steps: Steps, at: int, count_memory: bool) -> Case:
         """Every side once, each in a process of its own; another one begins each time."""
         found = {}
         for side in turned(self.cfg.sides, at):
-            measure, recompute = SIDES[side]
-            found[side] = in_fresh_process(measure, steps, recompute, exact_memory)
+            found[side] = in_fresh_process(measure_side, side, steps, count_memory)
         return {side: found[side] for side in self.cfg.sides}
 
     def steps(self, where: Where, completions: int) -> Steps:

@@ -131,8 +131,8 @@ class Bench(KeptCases):
     def __init__(self, cfg: BenchConfig, folder: Path, progress: Progress) -> None:
         """Raises ConfigError for whatever cannot work."""
         # What the measured thing and the reference are made of.
-        code = code_hash(ROOT / "experiments" / "bench_update.py", ROOT / "tests" / "importance" / "plain.py")
-        super().__init__(folder, progress, code)
+        own = [f"experiments/{name}.py" for name in ("bench_update", "peak_memory")] + ["tests/importance/plain.py"]
+        super().__init__(folder, progress, code_hash(*(ROOT / name for name in own)))
         self.cfg = cfg
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.grid = cfg.grids[("gpu" if self.device == "cuda" else "cpu") if cfg.grid == AUTO else cfg.grid]

@@ -1,6 +1,5 @@
 """What credit costs in one update of a model: seconds, tokens forwarded, peak memory (for experiments/bench_importance.py)."""
 
-import ctypes
 import multiprocessing
 import signal
 import time
@@ -9,13 +8,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
+from experiments.peak_memory import peak_memory
 from oar.batch import CompletionBatch, collate
 from oar.config import TrainConfig
 from oar.credit import assign_credit
@@ -32,8 +31,6 @@ from tests.importance.plain import batched_oar_p
 PAD, MARKER, EOS, FIRST_WORD = 0, 1, 2, 3  # token ids of the made-up batches
 WARM_UP_LENGTH = 24  # completion tokens: every kernel is used once before anything is measured
 PILOT = 8  # counterfactuals of a completion that tell how long all of them take
-M_MMAP_THRESHOLD, MMAP_BYTES = -3, 1 << 16
-PROC = Path("/proc/self")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,68 +254,38 @@ def measure_seconds(
 
 
 def measure_memory(case: Synthetic, estimator: ImportanceEstimator) -> dict[str, Any]:
-    """Tokens forwarded, importance and weights of one update, and its peaks in bytes, None where they cannot be told.
+    """Tokens forwarded, importance and weights of one update, and the peaks of what tensors hold in it, in bytes.
 
     update_peak: above what the model itself takes (activations and gradients; no optimizer state); credit_peak: of the
     estimator above what is held when it is called.
     """
     like_the_learner(case.cfg.learner.threads)
-    free_at_once(case.device)
-    update = case.update({"": estimator})
-    memory = PeakMemory(case.device)
-    peaks: list[int] = []
-    credit_peaks: list[int] = [0]
+    with peak_memory(case.device) as mark:
+        update = case.update({"": estimator})
+        peaks: list[int] = []
+        credit_peaks: list[int] = [0]
 
-    @contextmanager
-    def watch() -> Iterator[None]:
-        held, peak = memory.mark()
-        peaks.append(peak)
-        yield
-        _, peak = memory.mark()
-        credit_peaks.append(peak - held)
-        peaks.append(peak)
+        @contextmanager
+        def watch() -> Iterator[None]:
+            held, peak = mark()
+            peaks.append(peak)
+            yield
+            _, peak = mark()
+            credit_peaks.append(peak - held)
+            peaks.append(peak)
 
-    with counted_tokens(update.model) as count:
-        before, _ = memory.mark()
-        data = update.run(estimator, watch)
-        peaks.append(memory.mark()[1])
+        with counted_tokens(update.model) as count:
+            before, _ = mark()
+            data = update.run(estimator, watch)
+            peaks.append(mark()[1])
     mask = update.batch.reasoning_mask
     return {
         "tokens": sum(count),
-        "update_peak": max(peaks) - before if memory.known else None,
-        "credit_peak": max(credit_peaks) if memory.known else None,
+        "update_peak": max(peaks) - before,
+        "credit_peak": max(credit_peaks),
         "importance": by_completion(data.token_importance, mask),
         "weights": by_completion(data.token_weights, mask),
     }
-
-
-def free_at_once(device: str) -> None:
-    """What is freed goes back at once, so that it cannot be taken for memory that is still needed, or hide a peak. Slower."""
-    if device == "cpu":
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
-
-
-class PeakMemory:
-    """The largest memory this process has held since the last mark, in bytes: resident on a CPU, allocated on a GPU."""
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        # Linux lets a process forget its own peak; elsewhere nothing is known, and nothing is invented.
-        self.known = device == "cuda" or (PROC / "clear_refs").exists()
-
-    def mark(self) -> tuple[int, int]:
-        """What is held now, and the peak since the last mark; zeros where it cannot be known."""
-        if not self.known:
-            return 0, 0
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-            held, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            return held, peak
-        lines = (line.split() for line in (PROC / "status").read_text().splitlines())
-        sizes = {line[0]: int(line[1]) * 1024 for line in lines if line[0] in ("VmRSS:", "VmHWM:")}
-        (PROC / "clear_refs").write_text("5")
-        return sizes["VmRSS:"], sizes["VmHWM:"]
 
 
 def by_completion(values: Tensor, masks: Tensor) -> list[list[float]]:

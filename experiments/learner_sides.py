@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,12 +21,11 @@ from experiments.bench_update import (
     EOS,
     PAD,
     WARM_UP_LENGTH,
-    PeakMemory,
     counted_tokens,
-    free_at_once,
     like_the_learner,
     made_up_model,
 )
+from experiments.peak_memory import Mark, peak_memory
 from oar.advantages import group_advantages
 from oar.batch import collate
 from oar.config import TrainConfig
@@ -70,10 +70,10 @@ class Steps:
 class Notes:
     """What is measured of a side, step by step; the first, short step leaves no note but its peak."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, mark: Mark | None) -> None:
         self.found: Found = {"seconds": [], "losses": [], "gradient_norms": [], "tokens": []}
-        self._memory, self._device = PeakMemory(device), device
-        self._before, self._peak, self._steps = self._memory.mark()[0], 0, 0
+        self._mark, self._device = mark, device
+        self._before, self._peak, self._steps = mark()[0] if mark else 0, 0, 0
 
     def now(self) -> float:
         """Seconds."""
@@ -83,7 +83,8 @@ class Notes:
 
     def step(self, seconds: float, loss: float, gradient_norm: float, tokens: int) -> None:
         """One step is done."""
-        self._peak = max(self._peak, self._memory.mark()[1])
+        if self._mark:
+            self._peak = max(self._peak, self._mark()[1])
         self._steps += 1
         if self._steps == 1:
             return
@@ -92,17 +93,22 @@ class Notes:
             self.found[name].append(value)
 
     def told(self) -> Found:
-        """All notes, and the peak in bytes above what the process held when notes began; None where it cannot be told."""
-        return self.found | {"peak": self._peak - self._before if self._memory.known else None}
+        """All notes, and the peak in bytes above what was held when notes began; None where it was not counted."""
+        return self.found | {"peak": self._peak - self._before if self._mark else None}
 
 
-def measure_oar(case: Steps, recompute: bool, exact_memory: bool) -> Found:
-    """This learner. `exact_memory`: the peak is of what is needed, at the price of time."""
+def measure_side(side: str, case: Steps, count_memory: bool) -> Found:
+    """One of `SIDES`. `count_memory`: the peak, at the price of time."""
+    measure, recompute = SIDES[side]
+    with peak_memory(case.device) if count_memory else nullcontext() as mark:
+        return measure(case, recompute, mark)
+
+
+def measure_oar(case: Steps, recompute: bool, mark: Mark | None) -> Found:
+    """This learner."""
     like_the_learner(case.cfg.learner.threads)
-    if exact_memory:
-        free_at_once(case.device)
     model, cfg = case.model(), replace(case.cfg.learner, activation_checkpointing=recompute)
-    optimizer, notes = make_optimizer(model, cfg), Notes(case.device)
+    optimizer, notes = make_optimizer(model, cfg), Notes(case.device, mark)
     for steps, count in ((case.short(), 1), (case, case.steps)):
         data = loss_inputs(steps)
         for _ in range(count):
@@ -147,7 +153,7 @@ def loss_inputs(case: Steps) -> LossInputs:
     return data
 
 
-def measure_trl(case: Steps, recompute: bool, exact_memory: bool) -> Found:
+def measure_trl(case: Steps, recompute: bool, mark: Mark | None) -> Found:
     """TRL's GRPOTrainer, whose own way to draw completions is replaced by handing these over; its optimizer is its default."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.filterwarnings("ignore")
@@ -157,8 +163,6 @@ def measure_trl(case: Steps, recompute: bool, exact_memory: bool) -> Found:
     from trl import GRPOConfig, GRPOTrainer
 
     torch.set_num_threads(case.cfg.learner.threads)
-    if exact_memory:
-        free_at_once(case.device)
     learner, short, outside = case.cfg.learner, case.short(), [0.0]
     model, rows = case.model(), len(case.prompts)
     drawn = short
@@ -189,7 +193,7 @@ def measure_trl(case: Steps, recompute: bool, exact_memory: bool) -> Found:
         """Turns a step of the trainer into a note."""
 
         def on_train_begin(self, *args: Any, **options: Any) -> None:
-            self.notes = Notes(case.device)
+            self.notes = Notes(case.device, mark)
 
         def on_step_begin(self, *args: Any, **options: Any) -> None:
             trainer.loss, outside[0] = 0.0, 0.0
@@ -270,7 +274,7 @@ def tokenizer(words: int) -> Any:
     )
 
 
-SIDES: dict[str, tuple[Callable[[Steps, bool, bool], Found], bool]] = {
+SIDES: dict[str, tuple[Callable[[Steps, bool, Mark | None], Found], bool]] = {
     OAR: (measure_oar, False),
     OAR_RECOMPUTE: (measure_oar, True),
     TRL: (measure_trl, False),

@@ -33,10 +33,9 @@ def synthetic_rows(case: Mapping[str, Any]) -> Iterator[Row]:
         yield *where, method, metric, value
     for method, found in memory.items():
         yield *where, method, "tokens", found["tokens"]
-        if found["update_peak"] is not None:
-            yield *where, method, "update_peak_mib", found["update_peak"] / MIB
-            yield *where, method, "credit_peak_mib", found["credit_peak"] / MIB
-            yield *where, method, "memory_ratio", found["credit_peak"] / memory[GRPO]["update_peak"]
+        yield *where, method, "update_peak_mib", found["update_peak"] / MIB
+        yield *where, method, "credit_peak_mib", found["credit_peak"] / MIB
+        yield *where, method, "memory_ratio", found["credit_peak"] / memory[GRPO]["update_peak"]
         if method in seconds and PLAIN in seconds and method != PLAIN:
             ratio = _paired(seconds[method]["credit"], seconds[PLAIN]["credit"])
             yield *where, method, "over_plain", float(np.median(ratio))

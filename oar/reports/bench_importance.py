@@ -70,9 +70,10 @@ loss and backward of the batch, without optimizer step and generation. *Tokens*:
 decoder, the update's own forward and padding included; in the last layer most of them are only half computed."""
 SYNTHETIC_TEXT = """Random weights and tokens: for cost alone, fidelity there means little. Prompt {prompt_tokens} tokens,
 marker 1, answer {answer_tokens}, EOS 1, the rest is reasoning. {sizes}. *Credit*: seconds of the estimator and the gate for one
-completion. *Peak of the update*: memory above the model's own, gradients included, no optimizer state, in a fresh process; *of
-credit*: what the estimator adds at most to what is held when it is called; the ratio is to the update of GRPO. `plain` is the
-naive OAR-P of the tests: whole masked copies, as many tokens in a forward as the others."""
+completion. *Peak of the update*: the most bytes that tensors held above the model's own, gradients included, no optimizer
+state, on a GPU as torch's allocator counts them; *of credit*: what the estimator adds at most to what is held when it is
+called; the ratio is to the update of GRPO. `plain` is the naive OAR-P of the tests: whole masked copies, as many tokens in a
+forward as the others."""
 STEP_COLUMNS = {
     "generation_s": ("generation s", ".2f"),
     "scoring_s": ("scoring s", ".2f"),

@@ -1,7 +1,7 @@
 """What the comparison of training steps with TRL's GRPOTrainer found: one tidy table, three numbers, a page and a picture.
 
 A round is what experiments/bench_learner.py keeps: by side the seconds, losses, gradient norms and tokens of each step, and the
-peak of the process.
+peak of what its tensors held.
 """
 
 import json
@@ -51,10 +51,10 @@ collating are taken out of its time. TRL is given the completions through its `r
 place of bfloat16. Old logprobs lie {old_noise:g} nats (standard deviation) about those of a uniform policy: the ratio is not 1,
 some tokens are clipped and the loss differs from 0.
 
-*Peak*: the most memory the process held in any step, optimizer state and gradients included, above what it held with the model
-loaded; in processes of their own that give freed memory back at once. *Padding*: tokens forwarded above those of prompts
-and completions. *Loss, difference*: the largest of any step against TRL; gradient norms likewise, relative. `{recompute}`: each
-layer is run again in the backward pass instead of keeping its activations (`learner.activation_checkpointing`; TRL's default).
+*Peak*: the most bytes that tensors held in any step, optimizer state and gradients included, above what they held with the
+model loaded; on a GPU as torch's allocator counts them. *Padding*: tokens forwarded above those of prompts and completions.
+*Loss, difference*: the largest of any step against TRL; gradient norms likewise, relative. `{recompute}`: each layer is run
+again in the backward pass instead of keeping its activations (`learner.activation_checkpointing`; TRL's default).
 """
 
 
@@ -75,13 +75,11 @@ def case_rows(
         seconds = [value for one in rounds for value in one[side]["seconds"]]
         for name, share in ((SECONDS, 0.5), (f"{SECONDS}_q1", 0.25), (f"{SECONDS}_q3", 0.75)):
             metrics[name] = float(np.quantile(seconds, share))
-        if memory[side]["peak"] is not None:
-            metrics[PEAK] = memory[side]["peak"] / MIB
+        metrics[PEAK] = memory[side]["peak"] / MIB
         metrics[PADDING] = rounds[0][side]["tokens"][0] / tokens - 1
     for side, metrics in found.items():
         metrics[TIME_RATIO] = metrics[SECONDS] / found[TRL][SECONDS]
-        if PEAK in metrics:
-            metrics[MEMORY_RATIO] = metrics[PEAK] / found[TRL][PEAK]
+        metrics[MEMORY_RATIO] = metrics[PEAK] / found[TRL][PEAK]
         pairs = [(one[side], one[TRL]) for one in [*rounds, memory]]
         metrics[LOSS_DIFF] = max(float(np.abs(np.subtract(a["losses"], b["losses"])).max()) for a, b in pairs)
         norms = [(np.asarray(a["gradient_norms"]), np.asarray(b["gradient_norms"])) for a, b in pairs]
@@ -94,21 +92,21 @@ def tidy(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=[*Where._fields, "side", "metric", "value"])
 
 
-def summary(table: pd.DataFrame, headline: Where) -> dict[str, float | None]:
-    """The three numbers: ratios of the headline's case, the loss of all cases; None where memory cannot be told."""
+def summary(table: pd.DataFrame, headline: Where) -> dict[str, float]:
+    """The three numbers: ratios of the headline's case, the loss of all cases."""
     ours = table[table["side"] == OAR]
     here = (ours["size"] == headline.size) & (ours["length"] == headline.length) & (ours["batch"] == headline.batch)
     value = ours[here].set_index("metric")["value"]
     return {
         "time_ratio_vs_trl": float(value[TIME_RATIO]),
-        "memory_ratio_vs_trl": float(value[MEMORY_RATIO]) if MEMORY_RATIO in value else None,
+        "memory_ratio_vs_trl": float(value[MEMORY_RATIO]),
         "loss_abs_diff": float(ours.loc[ours["metric"] == LOSS_DIFF, "value"].max()),
     }
 
 
 def write_bench_learner(
     table: pd.DataFrame, folder: Path, *, headline: Where, run: Mapping[str, Any], provenance: Mapping[str, Any]
-) -> dict[str, float | None]:
+) -> dict[str, float]:
     """Write bench.csv, bench.md, bench.png and provenance.json into `folder`, each atomically; returns `summary`.
 
     run: what `INTRODUCTION` names, `sizes` and `batches` in words; provenance: `collect_provenance`.
@@ -125,7 +123,7 @@ def write_bench_learner(
 
 def markdown(
     table: pd.DataFrame,
-    numbers: Mapping[str, float | None],
+    numbers: Mapping[str, float],
     headline: Where,
     run: Mapping[str, Any],
     provenance: Mapping[str, Any],

@@ -83,7 +83,7 @@ def small(tmp_path: Path) -> Steps:
 
 def test_our_side_counts_its_tokens_and_leaves_the_short_step_out(tmp_path: Path) -> None:
     steps = small(tmp_path)
-    found, recomputed = (measure_oar(steps, recompute, False) for recompute in (False, True))
+    found, recomputed = (measure_oar(steps, recompute, None) for recompute in (False, True))
     assert [len(found[name]) for name in ("seconds", "losses", "gradient_norms", "tokens")] == [2] * 4
     # One completion in a micro-batch: nothing is padded.
     assert found["tokens"] == [sum(map(len, steps.prompts + steps.completions))] * 2
@@ -138,9 +138,3 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     assert "missed by 1.2e-01" in page
     assert "| `oar` | 2.5 [1.75, 4.5] | 0.62 | 3 | 0.25 | 0% |" in page
     assert (tmp_path / "bench.png").stat().st_size > 10_000
-
-
-def test_memory_that_cannot_be_told_is_blank() -> None:
-    memory = {side: {**found, "peak": None} for side, found in MEMORY.items()}
-    table = tidy(case_rows(HEADLINE, 100, ROUNDS, memory))
-    assert summary(table, HEADLINE)["memory_ratio_vs_trl"] is None
