@@ -71,7 +71,7 @@ decoder, the update's own forward and padding included; in the last layer most o
 SYNTHETIC_TEXT = """Random weights and tokens: for cost alone, fidelity there means little. Prompt {prompt_tokens} tokens,
 marker 1, answer {answer_tokens}, EOS 1, the rest is reasoning. {sizes}. *Credit*: seconds of the estimator and the gate for one
 completion. *Peak of the update*: the most bytes that tensors held above the model's own, gradients included, no optimizer
-state, on a GPU as torch's allocator counts them; *of credit*: what the estimator adds at most to what is held when it is
+state, as torch's allocator counts them on a GPU; *of credit*: what the estimator adds at most to what is held when it is
 called; the ratio is to the update of GRPO. `plain` is the naive OAR-P of the tests: whole masked copies, as many tokens in a
 forward as the others."""
 STEP_COLUMNS = {

@@ -52,9 +52,10 @@ place of bfloat16. Old logprobs lie {old_noise:g} nats (standard deviation) abou
 some tokens are clipped and the loss differs from 0.
 
 *Peak*: the most bytes that tensors held in any step, optimizer state and gradients included, above what they held with the
-model loaded; on a GPU as torch's allocator counts them. *Padding*: tokens forwarded above those of prompts and completions.
-*Loss, difference*: the largest of any step against TRL; gradient norms likewise, relative. `{recompute}`: each layer is run
-again in the backward pass instead of keeping its activations (`learner.activation_checkpointing`; TRL's default).
+model loaded, as torch's allocator counts them on a GPU: what is set aside counts, written or not (TRL's loss has buffers for
+8,192 words, however few the model knows). *Padding*: tokens forwarded above those of prompts and completions. *Loss,
+difference*: the largest of any step against TRL; gradient norms likewise, relative. `{recompute}`: each layer is run again in
+the backward pass instead of keeping its activations (`learner.activation_checkpointing`; TRL's default).
 """
 
 
