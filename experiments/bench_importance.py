@@ -55,11 +55,9 @@ from oar.probes import make_probe
 from oar.progress import progress_bars
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.reports.bench_importance import write_bench
-from oar.rollout.access import engine_token
 from oar.rollout.client import EngineClient
-from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
-from oar.supervisor import engine_options
+from oar.supervisor import one_engine
 from oar.tasks.task import Task
 
 
@@ -135,14 +133,11 @@ def engine_when_needed(bench: Bench) -> Iterator[Callable[[str], Learner]]:
         def started() -> tuple[Path, EngineClient, Path]:
             like_the_learner(settings.learner.threads)
             model = model_folder(settings.model, bench.progress.console.print)
-            url = settings.rollout.only_url
-            if url is None:
-                options = engine_options(settings.rollout, settings.model, model, bench.folder)
-                url = running.enter_context(VllmEngine(options)).url
+            url, token = one_engine(settings, model, bench.folder, running)
             parent = None if settings.sync.folder is None else Path(settings.sync.folder)
             return (
                 model,
-                EngineClient(url, settings.rollout.request_timeout_s, engine_token(settings.rollout.token_file)),
+                EngineClient(url, settings.rollout.request_timeout_s, token),
                 transfer_folder(bench.folder, parent),
             )
 

@@ -131,7 +131,7 @@ def engine() -> Check:
             )
             with VllmEngine(options) as server:
                 healthy_s = time.monotonic() - started
-                client = EngineClient(server.url, REQUEST_TIMEOUT_S)
+                client = EngineClient(server.url, REQUEST_TIMEOUT_S, server.token)
                 sampling = Sampling(n=1, temperature=1.0, max_new_tokens=8)
                 client.generate([prompt], sampling, seed=0, expected_version=UNKNOWN_VERSION)
                 answered_s = time.monotonic() - started

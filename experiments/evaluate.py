@@ -91,16 +91,16 @@ def connect(
 ) -> tuple[Source, dict[str, object]]:
     """What completions are drawn from, and what is known of the model behind it; servers of our own end with `running`."""
     urls, timeout_s = cfg.rollout.urls, cfg.rollout.request_timeout_s
-    token = engine_token(cfg.rollout.token_file)
     if not urls:
         fleet = running.enter_context(VllmFleet(server_options(cfg.rollout, cfg.model, model, folder)))
-        client = engine_at(fleet.urls, timeout_s, token)
+        client = engine_at(fleet.urls, timeout_s, fleet.token)
         known: dict[str, object] = {
             "weights": files_hash(weight_files(model)),
             "dtype": cfg.model.dtype,
             "vllm": versions()["vllm"],
         }
         return TokenSource(client, task, client.weight_version()), known
+    token = engine_token(cfg.rollout.token_file)
     servers = [HttpServer(url, timeout_s, token) for url in urls]
     if cfg.api == "vllm" or (cfg.api == "auto" and any(server.answers("/weight_info") for server in servers)):
         client = engine_at(urls, timeout_s, token)

@@ -4,6 +4,7 @@ Exit code 1 where a promise was broken.
 """
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -25,8 +26,8 @@ from oar.errors import ConfigError, OarError
 from oar.models import model_folder
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.reports.fault_drills import numbers, write_drills
-from oar.rollout.engine import VllmEngine
-from oar.supervisor import engine_options
+from oar.rollout.access import TOKEN_VARIABLE, new_token
+from oar.supervisor import one_engine
 
 
 @dataclass
@@ -80,11 +81,12 @@ def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
     results = []
     with ExitStack() as running:
         running.enter_context(terminable())
+        # One token for the shared engine and for those that runs start themselves: a drill asks them what they are doing.
+        os.environ.setdefault(TOKEN_VARIABLE, new_token())
         url = cfg.url
         if url is None:
             print("starting the engine that drills share ...", flush=True)
-            options = engine_options(settings.rollout, settings.model, model_folder(settings.model, print), folder)
-            url = running.enter_context(VllmEngine(options)).url
+            url, _ = one_engine(settings, model_folder(settings.model, print), folder, running)
         stage = Stage(folder / "runs", url, tuple(cfg.overrides), tuple(cfg.long_overrides), cfg.timeout_s)
         for drill in cfg.drills():
             began = time.monotonic()

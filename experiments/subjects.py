@@ -31,13 +31,12 @@ from oar.models import load_policy, load_tokenizer, model_folder, weight_files
 from oar.processes import ChildProcess
 from oar.progress import stage
 from oar.provenance import code_hash, config_hash, files_hash
-from oar.rollout.access import engine_token
+from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.client import EngineClient
-from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import CheckpointSync, transfer_folder
 from oar.rollout.types import Rollout, Sampling
 from oar.seeding import derive_seed
-from oar.supervisor import engine_options
+from oar.supervisor import one_engine
 from oar.tasks.problem import Problem
 from oar.tasks.sources import load_benchmark
 from oar.tasks.task import Task
@@ -156,33 +155,30 @@ def draw_all(plan: Plan, progress: Progress) -> dict[str, tuple[Path, Path]]:
         start_model = model_folder(settings.model, progress.console.print)
 
         @cache
-        def client() -> EngineClient:
-            url = settings.rollout.only_url
-            if url is None:
-                with stage(progress, "engine: started"):
-                    options = engine_options(settings.rollout, settings.model, start_model, plan.work)
-                    url = running.enter_context(VllmEngine(options)).url
-            return EngineClient(url, settings.rollout.request_timeout_s, engine_token(settings.rollout.token_file))
+        def engine() -> tuple[str, str | None]:
+            with stage(progress, "engine: ready"):
+                return one_engine(settings, start_model, plan.work, running)
 
         drawn = {}
         for version, (name, path) in enumerate(plan.cfg.models.items()):
             if path != AUTO:
                 model = model_folder(replace(settings.model, path=path), progress.console.print)
             else:
-                model = start_model if name == BASE else train_model(plan, client, progress)
-            drawn[name] = model, draw(plan, name, model, version, client, progress)
+                model = start_model if name == BASE else train_model(plan, engine, progress)
+            drawn[name] = model, draw(plan, name, model, version, engine, progress)
         return drawn
 
 
-def train_model(plan: Plan, client: Callable[[], EngineClient], progress: Progress) -> Path:
+def train_model(plan: Plan, address: Callable[[], tuple[str, str | None]], progress: Progress) -> Path:
     """The checkpoint of a GRPO run of `train_steps` steps. Raises OarError where the run fails."""
     steps, job = plan.cfg.train_steps, plan.training_job()
     if job.provenance() is None:
         command = [sys.executable, "-m", "experiments.train", *job.overrides, "resume=auto"]
-        command += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url={client().url}"]
+        url, token = address()
+        command += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url={url}"]
         with (
             stage(progress, f"{TRAINED}: {steps} steps of GRPO", total=steps) as advance,
-            ChildProcess(command, log_path=job.folder / "log.txt") as process,
+            ChildProcess(command, log_path=job.folder / "log.txt", env={TOKEN_VARIABLE: token}) as process,
         ):
             while (code := process.poll()) is None:
                 advance(job.steps_done())
@@ -196,7 +192,12 @@ def train_model(plan: Plan, client: Callable[[], EngineClient], progress: Progre
 
 
 def draw(
-    plan: Plan, name: str, model: Path, version: int, client: Callable[[], EngineClient], progress: Progress
+    plan: Plan,
+    name: str,
+    model: Path,
+    version: int,
+    address: Callable[[], tuple[str, str | None]],
+    progress: Progress,
 ) -> Path:
     """The folder of a model's completions, drawn with its weights as `version` where they are not there yet."""
     cfg, rollout = plan.cfg, plan.settings.rollout
@@ -205,7 +206,9 @@ def draw(
     key = config_hash({**made_of, "sampling": asdict(sampling), "seed": cfg.seed})[:12]
     folder = plan.work / "completions" / f"{name}-{key}"
     if not (folder / COMPLETIONS).exists():
-        engine, task = client(), Task(load_tokenizer(model), plan.settings.model.marker)
+        url, token = address()
+        engine = EngineClient(url, rollout.request_timeout_s, token)
+        task = Task(load_tokenizer(model), plan.settings.model.marker)
         with stage(progress, f"{name}: {len(plan.problems)} x {cfg.samples} completions"):
             policy = load_policy(model, plan.settings.model.dtype)
             CheckpointSync(engine, transfer_folder(plan.work)).push(policy, version)

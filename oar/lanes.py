@@ -21,6 +21,7 @@ from oar.errors import ConfigError, OarError
 from oar.models import model_folder
 from oar.processes import ChildProcess
 from oar.provenance import joined_provenance
+from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.fleet import KeptFleet, VllmFleet
 from oar.runs import finished
 from oar.supervisor import server_options
@@ -134,7 +135,7 @@ def _run_in(lane: Lane, job: Job, stop: Event, progress: Progress) -> None:
     # Relative, so that what a run records of itself names no folder of this machine above the one it was started in.
     arguments += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url=[{','.join(engine.urls)}]"]
     try:
-        with ChildProcess(arguments, log_path=log) as process:
+        with ChildProcess(arguments, log_path=log, env={TOKEN_VARIABLE: engine.token}) as process:
             while not stop.is_set() and (code := process.poll()) is None:
                 progress.update(bar, completed=job.steps_done())
                 time.sleep(POLL_S)

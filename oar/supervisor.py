@@ -21,8 +21,8 @@ from oar.learner.launch import learner_command
 from oar.learner.recovery import ENGINE_LOST
 from oar.models import model_folder
 from oar.processes import ChildProcess
-from oar.rollout.access import engine_token
-from oar.rollout.engine import EngineOptions, telling_lines
+from oar.rollout.access import TOKEN_VARIABLE, engine_token
+from oar.rollout.engine import EngineOptions, VllmEngine, telling_lines
 from oar.rollout.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from oar.rollout.sync import refuse_without_gpu, transfer_folder
 from oar.tasks.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
@@ -75,7 +75,8 @@ def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
         command += ["--allow-targets", *cfg.allow_targets]
         lost = folder / ENGINE_LOST
         lost.unlink(missing_ok=True)
-        learner = running.enter_context(ChildProcess(command))
+        environment = {TOKEN_VARIABLE: engine.token} if engine else {}
+        learner = running.enter_context(ChildProcess(command, env=environment))
         looks = 0
         while (code := learner.poll()) is None and (engine is None or cfg.rollout.restart or engine.poll() is None):
             if engine is not None and lost.exists():
@@ -165,6 +166,14 @@ def server_options(
         )
         for number in range(count)
     ]
+
+
+def one_engine(cfg: TrainConfig, model_path: Path, folder: Path, running: ExitStack) -> tuple[str, str | None]:
+    """Address and token of the server at rollout.url, else of one of our own, which ends with `running`."""
+    if (url := cfg.rollout.only_url) is not None:
+        return url, engine_token(cfg.rollout.token_file)
+    engine = running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, model_path, folder)))
+    return engine.url, engine.token
 
 
 def engine_options(rollout: RolloutConfig, model: ModelConfig, model_path: Path, folder: Path) -> EngineOptions:

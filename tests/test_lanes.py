@@ -20,10 +20,10 @@ from tests.test_config import composed
 
 # Notes when it runs and on which server; finishes as `evaluation.json` would have it, or as its folder says: late, or not at all.
 TOY = """
-import json, pathlib, sys, time
+import json, os, pathlib, sys, time
 folder, begun = pathlib.Path(sys.argv[1]), time.monotonic()
 time.sleep(30 if (folder / "long").exists() else 0.3)
-log = {"begun": begun, "ended": time.monotonic(), "url": sys.argv[2]}
+log = {"begun": begun, "ended": time.monotonic(), "url": sys.argv[2], "token": os.environ["OAR_ENGINE_TOKEN"]}
 with (folder / "ran.jsonl").open("a") as file:
     file.write(json.dumps(log) + chr(10))
 if (folder / "broken").exists():
@@ -39,6 +39,7 @@ class ToyServers:
     number: "count[int]"
     urls: list[str] = field(default_factory=list)
     stops: int = 0
+    token: str = "of the toy servers"
 
     def fitting(self, options: object) -> "ToyServers":
         self.urls = self.urls or [f"http://127.0.0.1:{next(self.number)}"]
@@ -65,11 +66,11 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ToyServers]
         def serving(self, settings: TrainConfig) -> Any:
             return self.servers.fitting([])
 
-    def toy(arguments: Sequence[str], *, log_path: Path) -> ChildProcess:
+    def toy(arguments: Sequence[str], *, log_path: Path, env: dict[str, str]) -> ChildProcess:
         said = dict(one.split("=", 1) for one in arguments if "=" in one)
         assert said["resume"] == "auto"
         command = [sys.executable, "-c", TOY, said["output_dir"].strip("'"), said["rollout.url"]]
-        return ChildProcess(command, log_path=log_path)
+        return ChildProcess(command, log_path=log_path, env=env)
 
     monkeypatch.setattr(lanes, "Lane", ToyLane)
     monkeypatch.setattr(lanes, "ChildProcess", toy)
@@ -105,6 +106,7 @@ def test_two_lanes_run_two_at_a_time_on_servers_of_their_own(servers: list[ToySe
     notes = [note for job in planned for note in ran(job)]
     assert len(notes) == 5
     assert {note["url"] for note in notes} == {"[http://127.0.0.1:8001]", "[http://127.0.0.1:8002]"}
+    assert {note["token"] for note in notes} == {ToyServers.token}
     for note in notes:
         under_way = [one["url"] for one in notes if one["begun"] <= note["begun"] < one["ended"]]
         assert len(under_way) <= 2

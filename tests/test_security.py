@@ -230,7 +230,7 @@ def test_the_engine_is_given_its_own_token_only_and_shows_it_nowhere(
     file.chmod(0o600)
     cfg = validated(composed(f"rollout.token_file={file}"), TrainConfig)
     options = engine_options(cfg.rollout, cfg.model, tmp_path, tmp_path)
-    environment = options.environment()
+    environment = options.environment(TOKEN)
     assert environment[TOKEN_VARIABLE] == TOKEN
     assert {environment[name] for name in ("WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password")} == {
         None

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -26,6 +27,11 @@ def engine_token(file: str | None) -> str | None:
             " python -c 'import secrets; print(secrets.token_urlsafe(32))'."
         )
     return token
+
+
+def new_token() -> str:
+    """For servers of our own that were given none."""
+    return secrets.token_urlsafe(32)
 
 
 def is_loopback(host: str) -> bool:

@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from oar.errors import ConfigError, DataError, EngineError
 from oar.models import weight_files
 from oar.processes import ChildProcess
-from oar.rollout.access import TOKEN_VARIABLE, is_loopback
+from oar.rollout.access import TOKEN_VARIABLE, is_loopback, new_token
 from oar.rollout.client import EngineClient
 from oar.rollout.http import BUSY_S, HttpServer
 from oar.rollout.sync import SERVER_ARGUMENTS
@@ -43,7 +43,9 @@ class EngineOptions:
     sync: str = "checkpoint"  # how weights will reach it (conf/sync)
     threads: int = 1  # OpenMP threads, bound to no core; more than one gives up bit-equal repetition (see EngineClient)
     startup_timeout_s: float = 300.0
-    token: str | None = field(default=None, repr=False)  # asked of every request (see Guard); None only on loopback
+    token: str | None = field(
+        default=None, repr=False
+    )  # asked of every request (see Guard); None, on loopback: a random one
 
     def command(self, port: int) -> list[str]:
         """The server's command line."""
@@ -75,11 +77,11 @@ class EngineOptions:
         arguments = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", batched, "--enforce-eager"]
         return [*arguments, "--distributed-executor-backend", "uni"]
 
-    def environment(self) -> dict[str, str | None]:
-        """How the server's environment differs from this process's: the engine needs no secret but its own token."""
+    def environment(self, token: str) -> dict[str, str | None]:
+        """How the server's environment differs from this process's: the engine needs no secret but the `token` it asks for."""
         environment: dict[str, str | None] = {name: None for name in os.environ if _SECRET.search(name)}
         environment |= {
-            TOKEN_VARIABLE: self.token,
+            TOKEN_VARIABLE: token,
             "VLLM_SERVER_DEV_MODE": "1",  # the routes that sync weights; this is why others may not come in
             "VLLM_ALLOW_INSECURE_SERIALIZATION": "0",  # nothing that comes over a socket is unpickled
             "VLLM_CPU_KVCACHE_SPACE": str(math.ceil(self.kv_cache_gib)),
@@ -103,15 +105,16 @@ class EngineOptions:
 
 
 class VllmEngine:
-    """A running server: `with VllmEngine(options) as engine: EngineClient(engine.url, ...)`.
+    """A running server: `with VllmEngine(options) as engine: EngineClient(engine.url, timeout_s, engine.token)`.
 
     Entering (or `start`) raises ConfigError or DataError for what can be seen beforehand: a port in use, a host that others can
     reach without a token, a model that is not there, is not in safetensors or cannot be synced; and EngineError when the
     server dies or is not healthy in time.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, token: str | None = None) -> None:
         self._options = options
+        self.token = token or options.token or new_token()  # what whoever speaks to the server has to show
         self._process: ChildProcess | None = None
         self._port = options.port
 
@@ -142,13 +145,15 @@ class VllmEngine:
             log.rename(
                 log.with_name(f"{log.stem}.{len(list(log.parent.glob(f'{log.stem}.*{log.suffix}'))) + 1}{log.suffix}")
             )
-        self._process = ChildProcess(self._options.command(self._port), env=self._options.environment(), log_path=log)
+        self._process = ChildProcess(
+            self._options.command(self._port), env=self._options.environment(self.token), log_path=log
+        )
 
     def wait_until_healthy(self) -> None:
         """Return when the launched server answers. Raises EngineError when it dies or takes too long."""
         process = self._process
         assert process is not None
-        client = EngineClient(self.url, timeout_s=5.0, token=self._options.token)
+        client = EngineClient(self.url, timeout_s=5.0, token=self.token)
         deadline = time.monotonic() + self._options.startup_timeout_s
         while (code := process.poll()) is None:
             if client.health():
@@ -173,7 +178,7 @@ class VllmEngine:
 
         vLLM's server outlives its core for as long as a request is open, and never answers a /collective_rpc.
         """
-        return self.poll() is None and HttpServer(self.url, BUSY_S, self._options.token).refuses("/health")
+        return self.poll() is None and HttpServer(self.url, BUSY_S, self.token).refuses("/health")
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of the server's log."""

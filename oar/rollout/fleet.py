@@ -9,15 +9,20 @@ from types import TracebackType
 import torch
 
 from oar.errors import ConfigError
+from oar.rollout.access import new_token
 from oar.rollout.engine import EngineOptions, VllmEngine
 from oar.rollout.parallel import together
 
 
 class VllmFleet:
-    """Running servers: `with VllmFleet(options) as fleet: engine_at(fleet.urls, ...)`. Raises what `VllmEngine` raises."""
+    """Running servers: `with VllmFleet(options) as fleet: engine_at(fleet.urls, timeout_s, fleet.token)`.
+
+    Raises what `VllmEngine` raises.
+    """
 
     def __init__(self, options: Sequence[EngineOptions]) -> None:
-        self._engines = [VllmEngine(one) for one in options]
+        self.token = options[0].token or new_token()  # what whoever speaks to them has to show
+        self._engines = [VllmEngine(one, self.token) for one in options]
         self._logs = [one.log_path for one in options]
 
     @property

@@ -109,7 +109,9 @@ def test_a_push_that_fails_ends_all_ranks_in_one_sentence(folder: Path) -> None:
     """It does so long before `learner.rank_timeout_s` (1,800 s), which is how long a rank waits in a collective of its own."""
     done = launch("tests.learner.on_ranks", str(folder), "fail")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: the supervisor gave no other engine in the time of rollout.startup_timeout_s.")
+    assert done.stderr.startswith(
+        "error: the supervisor gave no other engine in the time of rollout.startup_timeout_s."
+    )
 
 
 def test_nothing_listens_beyond_loopback(on_two: Path) -> None:

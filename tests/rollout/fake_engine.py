@@ -38,6 +38,7 @@ class FakeEngine(ThreadingHTTPServer):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(("127.0.0.1", options.port), Handler)
+        self.token = os.environ["OAR_ENGINE_TOKEN"] if options.asks else None
         self.fault, self.after, self.at = options.fault, options.after, options.at
         self.world_size, self.served = options.world_size, {"id": options.model, "max_model_len": options.max_model_len}
         self.version = "default"
@@ -59,7 +60,13 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return False
         self.used = True
-        return super().parse_request()
+        if not super().parse_request():
+            return False
+        token = self.server.token
+        if token is not None and self.headers["Authorization"] != f"Bearer {token}":
+            self._json({"error": "this engine asks for its token"}, 401)
+            return False
+        return True
 
     def do_GET(self) -> None:
         version = "99" if self.server.fault == "wrong_version" else self.server.version
@@ -168,6 +175,9 @@ if __name__ == "__main__":
     parser.add_argument("--world-size", type=json.loads, default=1)
     parser.add_argument("--model", default="policy")
     parser.add_argument("--max-model-len", type=int, default=64)
+    parser.add_argument(
+        "--asks", action="store_true", help="for the token in OAR_ENGINE_TOKEN, as oar.rollout.guard does"
+    )
     parser.add_argument("--updating", action="store_true", help="a weight update was left open")
     with FakeEngine(parser.parse_args()) as server:
         print(f"listening on {server.server_address[1]}", flush=True)

@@ -1,5 +1,6 @@
 """Servers started as one: where each goes, and that all of them end with the first that cannot go on."""
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,11 +12,13 @@ import pytest
 
 from oar.config import TrainConfig, validated
 from oar.errors import ConfigError, EngineError
+from oar.rollout.access import TOKEN_VARIABLE
+from oar.rollout.client import UNKNOWN_VERSION
 from oar.rollout.engine import EngineOptions
 from oar.rollout.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from oar.rollout.servers import engine_at
 from oar.supervisor import engine_options, server_options, train
-from tests.conftest import FAKE_SERVERS
+from tests.conftest import FAKE_SERVERS, TOKEN
 from tests.test_config import composed
 
 LISTS = "[http://127.0.0.1:8001,http://127.0.0.1:8002]"
@@ -30,7 +33,7 @@ class FakeOptions(EngineOptions):
 
     def command(self, port: int) -> list[str]:
         time.sleep(self.delay_s)
-        return [sys.executable, str(FAKE_SERVERS / "fake_engine.py"), "--port", str(port), *self.arguments]
+        return [sys.executable, str(FAKE_SERVERS / "fake_engine.py"), "--asks", "--port", str(port), *self.arguments]
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_a_fleet_runs_and_ends_as_one(options: Callable[..., FakeOptions], tmp_p
     mark = ("--model", str(tmp_path))  # by which its processes are found again
     with VllmFleet([options(1, *mark), options(2, *mark, "--fault", "dies_at", "--at", "/resume")]) as fleet:
         assert len(set(fleet.urls)) == 2
-        engine = engine_at(fleet.urls, 10.0)
+        engine = engine_at(fleet.urls, 10.0, fleet.token)
         assert engine.health()
         assert fleet.poll() is None
         assert fleet.log_path == tmp_path / "engine1.log"
@@ -87,7 +90,7 @@ def test_a_fleet_starts_again_on_its_ports(options: Callable[..., FakeOptions], 
         before = fleet.urls
         fleet.restart()
         assert fleet.urls == before
-        assert engine_at(before, 10.0).health()
+        assert engine_at(before, 10.0, fleet.token).health()
         fleet.stop()
         fleet.restart()
     logs = {f"engine{number}{old}.log" for number in (1, 2) for old in ("", ".1", ".2")}
@@ -115,16 +118,35 @@ def test_kept_servers_serve_run_after_run(options: Callable[..., FakeOptions], t
     assert servers_left(tmp_path) == 0
 
 
+def test_servers_ask_for_a_token_that_only_their_own_know(
+    options: Callable[..., FakeOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    with VllmFleet([options(1), options(2)]) as one, VllmFleet([options(3)]) as other:
+        assert engine_at(one.urls, 10.0, one.token).weight_version() == UNKNOWN_VERSION
+        for token in (None, other.token):
+            with pytest.raises(EngineError, match="HTTP 401"):
+                engine_at(one.urls, 10.0, token).weight_version()
+        shown = " ".join(word for child in psutil.Process().children(recursive=True) for word in child.cmdline())
+        assert one.token not in shown + one.tail()
+    assert TOKEN_VARIABLE not in os.environ
+    kept = KeptFleet()
+    assert kept.fitting([options(4)]).token == kept.fitting([options(5)]).token, (
+        "a token is no reason for other servers"
+    )
+    kept.stop()
+
+
 def test_kept_servers_that_have_died_are_started_again(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
     kept, dying = KeptFleet(), ("--model", str(tmp_path), "--fault", "dies_at", "--at", "/resume")
     first = kept.fitting([options(1, *dying)])
     with pytest.raises(EngineError, match="is gone"):
-        engine_at(first.urls, 10.0).resume()
+        engine_at(first.urls, 10.0, first.token).resume()
     while first.poll() is None:
         pass
     second = kept.fitting([options(2, *dying)])
     assert second is not first
-    assert engine_at(second.urls, 10.0).health()
+    assert engine_at(second.urls, 10.0, second.token).health()
     kept.stop()
     assert servers_left(tmp_path) == 0
 
@@ -177,7 +199,7 @@ def test_a_run_places_its_servers(
     assert [one.port for one in made] == [8100 + number for number in range(len(made))]
     assert len({one.log_path for one in made}) == len(made)
     for one in made:
-        assert one.environment()["CUDA_VISIBLE_DEVICES"] == ",".join(one.gpus)
+        assert one.environment(TOKEN)["CUDA_VISIBLE_DEVICES"] == ",".join(one.gpus)
         command = " ".join(one.command(8100))
         assert f"--tensor-parallel-size {cfg.rollout.tensor_parallel}" in command
         assert f"--kv-cache-memory-bytes {2**30}" in command

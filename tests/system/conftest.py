@@ -12,6 +12,7 @@ import pytest
 
 from oar.config import TrainConfig, validated
 from oar.models import model_folder
+from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.engine import VllmEngine
 from oar.supervisor import engine_options
 from tests.test_config import composed
@@ -39,7 +40,9 @@ def base_model() -> Path:
 def base_engine(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
     """An engine on the base model, which every run of the session is attached to in turn."""
     cfg = validated(composed(), TrainConfig)
-    with VllmEngine(engine_options(cfg.rollout, cfg.model, base_model, tmp_path_factory.mktemp("engine"))) as running:
+    options = engine_options(cfg.rollout, cfg.model, base_model, tmp_path_factory.mktemp("engine"))
+    with VllmEngine(options) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TOKEN_VARIABLE, running.token)  # for the runs
         yield running
 
 

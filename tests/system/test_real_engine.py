@@ -179,7 +179,13 @@ def test_a_server_that_was_killed_leaves_nothing(tiny_model_dir: Path, tmp_path:
     """SIGKILL of the API server, then of the supervisor of another one: vLLM's own children would live on for ever."""
     options = EngineOptions(tiny_model_dir, tmp_path / "log", max_model_len=128)
     with VllmEngine(options) as engine:
-        assert EngineClient(engine.url, 5.0).weight_version() == UNKNOWN_VERSION
+        assert EngineClient(engine.url, 5.0, engine.token).weight_version() == UNKNOWN_VERSION
+        for route in (
+            "/health",
+            "/weight_info",
+            "/collective_rpc",
+        ):  # nobody else on the machine knows its random token
+            assert requests.get(engine.url + route, timeout=30).status_code == 401
         guardian = engine._process.pid  # type: ignore[union-attr]
         family = descendants(guardian)
         assert len(family) >= 2, "vLLM no longer starts children; is this test still needed?"
@@ -187,7 +193,7 @@ def test_a_server_that_was_killed_leaves_nothing(tiny_model_dir: Path, tmp_path:
         api_server.kill()
         wait_until_gone(family, within_s=30)
         assert wait_for_code(engine, within_s=30) == 128 + signal.SIGKILL
-    assert not EngineClient(engine.url, 5.0).health()
+    assert not EngineClient(engine.url, 5.0, engine.token).health()
 
 
 def test_a_supervisor_that_was_killed_leaves_no_engine(tiny_model_dir: Path, tmp_path: Path) -> None:

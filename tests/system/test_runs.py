@@ -45,7 +45,7 @@ def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path, monke
     )
     assert code == 0, output
     assert "4 prompts x 8 = 32 completions" in output
-    assert EngineClient(base_engine.url, 10).weight_version() == 3
+    assert EngineClient(base_engine.url, 10, base_engine.token).weight_version() == 3
 
     metrics = lines(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [0, 1, 2, 3]
