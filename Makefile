@@ -1,5 +1,5 @@
 # Every target but help and clean sets the machine up first, so each one works from a fresh clone.
-# Defaults of a run live in conf/ alone: SEEDS, STEPS and OUT are passed on only when they are given.
+# Defaults of a run live in conf/ alone: a variable is passed on only when it is given.
 
 PYTHON ?= python3.11
 DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
@@ -16,8 +16,59 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
 
-help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+# The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
+takes.doctor :=
+takes.base-model :=
+takes.plan := METHOD PROFILE STEPS
+takes.train := METHOD PROFILE SEED STEPS OUT
+takes.train-with-trl := METHOD SEED STEPS OUT
+takes.sweep-gating := METHOD SEEDS STEPS OUT
+takes.ablate-gating := METHOD SEEDS STEPS OUT
+takes.ablate-probe := METHOD SEEDS STEPS OUT
+takes.signals := EXPERIMENT SEED OUT
+takes.study := EXPERIMENT PROFILE SEEDS STEPS OUT
+takes.gradient-signal := SEED OUT
+takes.dashboard :=
+takes.dashboard-local := OUT
+takes.report := OUT
+takes.evaluate := SEED OUT
+takes.compare := SEED
+takes.inspect := OUT
+takes.reproduce-table1 := PROFILE SEEDS STEPS OUT
+takes.recall := SEED OUT
+takes.bench-importance := SEED OUT
+takes.bench-learner := SEED OUT
+takes.bench-verifier := SEED OUT
+takes.fidelity := SEED OUT
+takes.fault-drills := OUT
+takes.data-check := OUT
+takes.test :=
+takes.test-fast :=
+
+# What a variable is called in the configuration of a program, where it differs by target.
+key.METHOD := method
+key.PROFILE := profile
+key.SEED := seed
+key.SEEDS := seeds
+key.STEPS := learner.steps
+key.OUT := output_dir
+key.EXPERIMENT := experiment
+key.reproduce-table1.STEPS := steps
+key.train-with-trl.METHOD := trl.method
+key.train-with-trl.STEPS := trl.max_steps
+key.report.OUT := output
+
+program = $(BIN)/python -m experiments.$(1) $(foreach v,$(takes.$@),$(if $($v),'$(or $(key.$@.$v),$(key.$v))=$($v)')) $(ARGS)
+
+always := PYTHON DEVICE TORCH_CPU_INDEX
+typed := $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v))
+taken := $(foreach goal,$(MAKECMDGOALS),$(if $(filter undefined,$(origin takes.$(goal))),,$(takes.$(goal)) ARGS)) $(always)
+unknown := $(filter-out $(taken),$(typed))
+$(if $(unknown),$(error make $(MAKECMDGOALS) does not know $(unknown): its variables are $(strip $(taken))))
+
+help: ## List the targets, with their variables
+	@awk '/^takes\./ { name = substr($$1, 7); $$1 = $$2 = ""; takes[name] = " [" substr($$0 " ARGS", 3) "]" } \
+		/^[a-z0-9-]+:.*## / { split($$0, part, /:.*## /); printf "  %-18s %s%s\n", part[1], part[2], takes[part[1]] }' $(MAKEFILE_LIST)
 
 setup: .venv/.ready ## Build .venv with the pinned packages (DEVICE=cpu|gpu, PYTHON=python3.11)
 
@@ -42,90 +93,90 @@ setup: .venv/.ready ## Build .venv with the pinned packages (DEVICE=cpu|gpu, PYT
 	@echo 'setup: done'
 
 doctor: setup ## Say what this machine has, whether vLLM starts, and what to mend
-	@$(BIN)/python -m experiments.doctor $(ARGS)
+	@$(call program,doctor)
 
 base-model: setup ## Teach the embedded base model (kept by the hash of its config)
-	@$(BIN)/python -m experiments.base_model $(ARGS)
+	@$(call program,base_model)
 
-plan: setup ## What a run will need and cost, without running it: make plan PROFILE=paper ARGS='method=oar_g'
-	@$(BIN)/python -m experiments.plan $(if $(PROFILE),profile=$(PROFILE)) $(ARGS)
+plan: setup ## What a run will need and cost, without running it: make plan PROFILE=paper METHOD=oar_g
+	@$(call program,plan)
 
-train: setup ## One run: make train ARGS='method=oar_g seed=1'
-	@$(BIN)/python -m experiments.train $(ARGS)
+train: setup ## One run: make train METHOD=oar_g SEED=1 ARGS='gating.tau=0.5'
+	@$(call program,train)
 
 train-with-trl: setup ## The embedded task with TRL's trainer and OAR's weights
-	@$(BIN)/python -m experiments.train_with_trl $(ARGS)
+	@$(call program,train_with_trl)
 
 # Two runs at a time, as Table 1 has it; a run keeps about one core busy and its server takes 2 GiB.
 # The base model first: workers that start together would each teach it.
-SWEEP := $(BIN)/python -m experiments.base_model && $(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 method=oar_g learner.steps=40 tracking=disabled resume=auto
-define page
-$(if $(OUT),@$(BIN)/python -m experiments.stability 'folders=[multirun/$(1)]' 'output_dir=$(OUT)' 'repeat="make $@ OUT=$(OUT)"')
+, := ,
+define sweep
+	@$(BIN)/python -m experiments.base_model
+	@$(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 hydra.sweep.dir=multirun/$(1) tracking=disabled resume=auto \
+		method=$(or $(METHOD),oar_g) learner.steps=$(or $(STEPS),40) seed=$(shell seq -s, $(or $(SEEDS),2)) $(2) $(ARGS)
+	$(if $(OUT),@$(BIN)/python -m experiments.stability 'folders=[multirun/$(1)]' 'output_dir=$(OUT)' \
+		'repeat="make $@ $(strip $(foreach v,$(takes.$@),$(if $($v),$v=$($v))))"')
 endef
 
-sweep-gating: setup ## The stability frontier: tau x beta x two seeds, then its page (OUT=)
-	@$(SWEEP) seed=1,2 gating.tau=0.2,0.4,0.7,0.9 gating.beta=1,2,4 hydra.sweep.dir=multirun/gating $(ARGS)
-	$(call page,gating)
+sweep-gating: setup ## The stability frontier: tau x beta x two seeds; with OUT its page
+	$(call sweep,gating,gating.tau=0.2$(,)0.4$(,)0.7$(,)0.9 gating.beta=1$(,)2$(,)4)
 
-ablate-gating: setup ## Both halves of the gate, one of them, none (OUT=)
-	@$(SWEEP) seed=1,2 gating=bilevel,boost_only,suppress_only,none hydra.sweep.dir=multirun/ablation-gating $(ARGS)
-	$(call page,ablation-gating)
+ablate-gating: setup ## Both halves of the gate, one of them, none; with OUT its page
+	$(call sweep,ablation-gating,gating=bilevel$(,)boost_only$(,)suppress_only$(,)none)
 
-ablate-probe: setup ## What stands for the model's answer (OUT=)
-	@$(SWEEP) seed=1,2 probe=warmup,as_mean,as_joint,lt_logits hydra.sweep.dir=multirun/ablation-probe $(ARGS)
-	$(call page,ablation-probe)
+ablate-probe: setup ## What stands for the model's answer; with OUT its page
+	$(call sweep,ablation-probe,probe=warmup$(,)as_mean$(,)as_joint$(,)lt_logits)
 
-signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location (OUT=)
-	@$(BIN)/python -m experiments.signals experiment=$(EXPERIMENT) $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location
+	@$(call program,signals)
 
-study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics; OUT=)
-	@$(BIN)/python -m experiments.study experiment=$(EXPERIMENT) $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics)
+	@$(call program,study)
 
-gradient-signal: setup ## How much of a gradient is signal under each weighting, without training (OUT=)
-	@$(BIN)/python -m experiments.gradient_signal $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+gradient-signal: setup ## How much of a gradient is signal under each weighting, without training
+	@$(call program,gradient_signal)
 
 dashboard: setup ## The methods side by side at W&B: make dashboard ARGS='project=oar group=embedded'
-	@$(BIN)/python -m experiments.dashboard $(ARGS)
+	@$(call program,dashboard)
 
-dashboard-local: setup ## The same as one HTML page, from local runs: make dashboard-local ARGS='runs=[results/embedded]' (OUT=)
-	@$(BIN)/python -m experiments.dashboard to=page $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+dashboard-local: setup ## The same as one HTML page, from local runs: make dashboard-local ARGS='runs=[results/embedded]'
+	@$(call program,dashboard to=page)
 
-report: setup ## Everything in results/ as one HTML page (OUT=)
-	@$(BIN)/python -m experiments.report $(if $(OUT),'output=$(OUT)') $(ARGS)
+report: setup ## Everything in results/ as one HTML page
+	@$(call program,report)
 
 evaluate: setup ## Evaluate a model: make evaluate ARGS='model.path=...'
-	@$(BIN)/python -m experiments.evaluate $(ARGS)
+	@$(call program,evaluate)
 
 compare: setup ## Two evaluations, paired over problems: make compare ARGS='a=FOLDER b=FOLDER'
-	@$(BIN)/python -m experiments.compare $(ARGS)
+	@$(call program,compare)
 
 inspect: setup ## Which tokens got the credit: a page of one step: make inspect ARGS='run=FOLDER step=10'
-	@$(BIN)/python -m experiments.inspect $(ARGS)
+	@$(call program,inspect_credit)
 
-reproduce-table1: setup ## Table 1: base model, GRPO, OAR-G, OAR-P (SEEDS=, STEPS=, OUT=)
-	@$(BIN)/python -m experiments.table1 $(if $(SEEDS),seeds=$(SEEDS)) $(if $(STEPS),steps=$(STEPS)) \
-		$(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+reproduce-table1: setup ## Table 1: base model, GRPO, OAR-G, OAR-P
+	@$(call program,table1)
 
-recall: setup ## Which signals find the tokens that are known to matter (OUT=)
-	@$(BIN)/python -m experiments.recall $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+recall: setup ## Which signals find the tokens that are known to matter
+	@$(call program,recall)
 
-bench-importance: setup ## What importance costs and how true it is (OUT=)
-	@$(BIN)/python -m experiments.bench_importance $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+bench-importance: setup ## What importance costs and how true it is
+	@$(call program,bench_importance)
 
-bench-learner: setup ## Seconds and peak memory of a training step against TRL's GRPOTrainer (OUT=)
-	@$(BIN)/python -m experiments.bench_learner $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+bench-learner: setup ## Seconds and peak memory of a training step against TRL's GRPOTrainer
+	@$(call program,bench_learner)
 
-bench-verifier: setup ## How many completions are graded a minute (OUT=)
-	@$(BIN)/python -m experiments.bench_verifier $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+bench-verifier: setup ## How many completions are graded a minute
+	@$(call program,bench_verifier)
 
-fidelity: setup ## How well cheap signals agree with exact OAR-P, and at what cost (OUT=)
-	@$(BIN)/python -m experiments.fidelity $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+fidelity: setup ## How well cheap signals agree with exact OAR-P, and at what cost
+	@$(call program,fidelity)
 
-fault-drills: setup ## Damage real runs on purpose and see what is kept (OUT=, ARGS='short=true')
-	@$(BIN)/python -m experiments.fault_drills $(if $(OUT),'output_dir=$(OUT)') $(ARGS)
+fault-drills: setup ## Damage real runs on purpose and see what is kept (ARGS='short=true')
+	@$(call program,fault_drills)
 
 data-check: setup ## Compare training sets with benchmarks (ARGS='path=FOLDER': local copies)
-	@$(BIN)/python -m experiments.data_check $(ARGS)
+	@$(call program,data_check)
 
 lint: setup ## ruff, formatting and types
 	@$(BIN)/ruff check .
@@ -137,7 +188,7 @@ format: setup ## Mend formatting and what ruff can mend
 	@$(BIN)/ruff format .
 
 # Two files at a time: most of a whole run is waiting for a process to start.
-test: lint ## Everything that must pass: lint, then every test (ARGS= goes to pytest)
+test: lint ## Everything that must pass: lint, then every test (ARGS goes to pytest)
 	@$(BIN)/python -m experiments.base_model
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
