@@ -3,11 +3,10 @@
 import json
 from dataclasses import dataclass
 
-import hydra
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import ModelConfig, validated
+from oar.entry import entry
 from oar.models import model_folder
 from oar.tasks.words.base_model import RECORD
 
@@ -19,15 +18,14 @@ class BaseModelConfig:
     model: ModelConfig
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="base_model")
+@entry
 def main(config: DictConfig) -> None:
     """Print the folder and what the model can do."""
-    with explain_errors():
-        folder = model_folder(validated(config, BaseModelConfig).model, print)
-        record = json.loads((folder / RECORD).read_text())
-        tiers = ", ".join(f"{name} {share:.1%}" for name, share in record["accuracy"].items())
-        print(f"{folder}\ntaught in {record['steps']} steps and {record['seconds']:.0f} s")
-        print(f"temperature 1, tuning split: {tiers}; mean {record['mean_accuracy']:.1%}")
+    folder = model_folder(validated(config, BaseModelConfig).model, print)
+    record = json.loads((folder / RECORD).read_text())
+    tiers = ", ".join(f"{name} {share:.1%}" for name, share in record["accuracy"].items())
+    print(f"{folder}\ntaught in {record['steps']} steps and {record['seconds']:.0f} s")
+    print(f"temperature 1, tuning split: {tiers}; mean {record['mean_accuracy']:.1%}")
 
 
 if __name__ == "__main__":

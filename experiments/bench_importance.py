@@ -14,7 +14,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -32,7 +31,6 @@ from experiments.bench_update import (
     turned,
 )
 from oar.advantages import group_advantages
-from oar.cli import explain_errors, terminable
 from oar.config import validated
 from oar.costs import (
     EMBEDDED,
@@ -46,6 +44,7 @@ from oar.costs import (
     synthetic_rows,
     tidy,
 )
+from oar.entry import entry
 from oar.errors import DataError
 from oar.learner.clock import Clock
 from oar.learner.collect import collate_groups
@@ -61,43 +60,42 @@ from oar.supervisor import one_engine
 from oar.tasks.task import Task
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="bench_importance")
+@entry
 def main(config: DictConfig) -> None:
     """Validate everything, measure what is missing, write the files; the last line is one JSON object."""
-    with explain_errors(), terminable():
-        cfg = validated(config, BenchConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        rows: list[Row] = []
-        skipped: dict[str, dict[str, float]] = {}
-        told: Case = {"completions": ""}
-        chosen = None
-        with progress_bars() as progress:
-            bench = Bench(cfg, folder, progress)
-            if SYNTHETIC in cfg.parts:
-                for case in bench.synthetic_cases():
-                    found = measure_synthetic(bench, case)
-                    rows += synthetic_rows(found)
-                    skipped[f"{case.size}, {case.length}"] = found["skipped"]
-            if EMBEDDED in cfg.parts:
-                with engine_when_needed(bench) as learner:
-                    embedded = measure_embedded(bench, learner)
-                    rows += embedded_rows(embedded)
-                    told["completions"] = embedded["told"]
-                    chosen = cheapest_faithful(tidy(rows), bench.candidates(), cfg.faithful)
-                    if STEPS in cfg.parts:
-                        rows += step_rows(measure_steps(bench, learner, chosen), embedded["length"])
-        numbers = write_bench(
-            tidy(rows),
-            folder,
-            chosen=chosen,
-            skipped=skipped,
-            run=bench.description() | told,
-            provenance=collect_provenance(asdict(cfg), started=started, git=git),
-        )
-        print((folder / "bench.md").read_text())
-        print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
-        print(json.dumps(numbers, allow_nan=False))
+    cfg = validated(config, BenchConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    rows: list[Row] = []
+    skipped: dict[str, dict[str, float]] = {}
+    told: Case = {"completions": ""}
+    chosen = None
+    with progress_bars() as progress:
+        bench = Bench(cfg, folder, progress)
+        if SYNTHETIC in cfg.parts:
+            for case in bench.synthetic_cases():
+                found = measure_synthetic(bench, case)
+                rows += synthetic_rows(found)
+                skipped[f"{case.size}, {case.length}"] = found["skipped"]
+        if EMBEDDED in cfg.parts:
+            with engine_when_needed(bench) as learner:
+                embedded = measure_embedded(bench, learner)
+                rows += embedded_rows(embedded)
+                told["completions"] = embedded["told"]
+                chosen = cheapest_faithful(tidy(rows), bench.candidates(), cfg.faithful)
+                if STEPS in cfg.parts:
+                    rows += step_rows(measure_steps(bench, learner, chosen), embedded["length"])
+    numbers = write_bench(
+        tidy(rows),
+        folder,
+        chosen=chosen,
+        skipped=skipped,
+        run=bench.description() | told,
+        provenance=collect_provenance(asdict(cfg), started=started, git=git),
+    )
+    print((folder / "bench.md").read_text())
+    print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
+    print(json.dumps(numbers, allow_nan=False))
 
 
 def measure_synthetic(bench: Bench, case: Synthetic) -> Case:

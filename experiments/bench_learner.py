@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -23,8 +22,8 @@ from rich.progress import Progress
 from experiments.bench_plan import Case, KeptCases, SizeConfig, told_size, train_config
 from experiments.bench_update import FIRST_WORD, in_fresh_process, turned
 from experiments.learner_sides import SIDES, Steps, measure_side
-from oar.cli import explain_errors, terminable
 from oar.config import validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.progress import progress_bars
 from oar.provenance import ROOT, code_hash, collect_provenance, git_state
@@ -172,26 +171,25 @@ class BenchLearner(KeptCases):
         }
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="bench_learner")
+@entry
 def main(config: DictConfig) -> None:
     """Validate everything, measure what is missing, write the files; the last line is one JSON object."""
-    with explain_errors(), terminable():
-        cfg = validated(config, BenchLearnerConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        with progress_bars() as progress:
-            bench = BenchLearner(cfg, folder, progress)
-            table = tidy(row for case in cfg.cases() for row in bench.rows(*case))
-        numbers = write_bench_learner(
-            table,
-            folder,
-            headline=Where(**asdict(cfg.headline)),
-            run=bench.description(),
-            provenance=collect_provenance(asdict(cfg), started=started, git=git),
-        )
-        print((folder / "bench.md").read_text())
-        print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
-        print(json.dumps(numbers, allow_nan=False))
+    cfg = validated(config, BenchLearnerConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with progress_bars() as progress:
+        bench = BenchLearner(cfg, folder, progress)
+        table = tidy(row for case in cfg.cases() for row in bench.rows(*case))
+    numbers = write_bench_learner(
+        table,
+        folder,
+        headline=Where(**asdict(cfg.headline)),
+        run=bench.description(),
+        provenance=collect_provenance(asdict(cfg), started=started, git=git),
+    )
+    print((folder / "bench.md").read_text())
+    print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
+    print(json.dumps(numbers, allow_nan=False))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.files import write_text_atomic
 from oar.provenance import ROOT, collect_provenance, git_state
@@ -91,25 +90,24 @@ def timed(items: list[Item], pool: VerifierPool) -> dict[str, float]:
     return {"items": len(items), "seconds": round(seconds, 3), "items_per_minute": round(60 * len(items) / seconds)}
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="bench_verifier")
+@entry
 def main(config: DictConfig) -> None:
     """Grade both kinds, write the file, print the numbers."""
-    with explain_errors():
-        started, git = datetime.now(UTC), git_state(ROOT)
-        cfg = validated(config, BenchVerifierConfig)
-        draw = random.Random(derive_seed(cfg.seed, "bench_verifier"))
-        text = (SENTENCE * (cfg.completion_characters // len(SENTENCE) + 1))[: cfg.completion_characters]
-        with VerifierPool(cfg.workers, cfg.timeout_s) as pool:
-            pool.compare([("\\sqrt{8}", "2\\sqrt{2}")] * cfg.workers)  # started before the clock
-            plain = timed(plain_items(cfg.plain, draw, text), pool)
-            latex = timed(latex_items(cfg.latex, draw, text), pool)
-        result = {"items_per_minute": plain["items_per_minute"], "plain": plain, "latex": latex, "workers": cfg.workers}
-        provenance = collect_provenance(asdict(cfg), started=started, git=git)
-        content = json.dumps({"results": result, "provenance": provenance}, indent=2)
-        write_text_atomic(Path(HydraConfig.get().runtime.output_dir) / "bench_verifier.json", content + "\n")
-        print(f"plain numbers: {plain['items_per_minute']:,} a minute")
-        print(f"formulas:      {latex['items_per_minute']:,} a minute")
-        print(json.dumps(result))
+    started, git = datetime.now(UTC), git_state(ROOT)
+    cfg = validated(config, BenchVerifierConfig)
+    draw = random.Random(derive_seed(cfg.seed, "bench_verifier"))
+    text = (SENTENCE * (cfg.completion_characters // len(SENTENCE) + 1))[: cfg.completion_characters]
+    with VerifierPool(cfg.workers, cfg.timeout_s) as pool:
+        pool.compare([("\\sqrt{8}", "2\\sqrt{2}")] * cfg.workers)  # started before the clock
+        plain = timed(plain_items(cfg.plain, draw, text), pool)
+        latex = timed(latex_items(cfg.latex, draw, text), pool)
+    result = {"items_per_minute": plain["items_per_minute"], "plain": plain, "latex": latex, "workers": cfg.workers}
+    provenance = collect_provenance(asdict(cfg), started=started, git=git)
+    content = json.dumps({"results": result, "provenance": provenance}, indent=2)
+    write_text_atomic(Path(HydraConfig.get().runtime.output_dir) / "bench_verifier.json", content + "\n")
+    print(f"plain numbers: {plain['items_per_minute']:,} a minute")
+    print(f"formulas:      {latex['items_per_minute']:,} a minute")
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

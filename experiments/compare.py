@@ -7,13 +7,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import hydra
 import pandas as pd
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.comparison import compare, read_evaluation
 from oar.config import validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.statistics import CONFIDENCE, RESAMPLES
 
@@ -33,14 +32,13 @@ class CompareConfig:
                 raise ConfigError(f"{key} must be the folder of an evaluation, but is empty: say {key}=FOLDER.")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="compare")
+@entry
 def main(config: DictConfig) -> None:
     """Read both, compare, print."""
-    with explain_errors():
-        cfg = validated(config, CompareConfig)
-        a, b = read_evaluation(Path(str(cfg.a))), read_evaluation(Path(str(cfg.b)))
-        frame = compare(a, b, seed=cfg.seed)
-        print(as_json(cfg, frame) if cfg.json else as_text(cfg, frame))
+    cfg = validated(config, CompareConfig)
+    a, b = read_evaluation(Path(str(cfg.a))), read_evaluation(Path(str(cfg.b)))
+    frame = compare(a, b, seed=cfg.seed)
+    print(as_json(cfg, frame) if cfg.json else as_text(cfg, frame))
 
 
 def as_json(cfg: CompareConfig, frame: pd.DataFrame) -> str:

@@ -4,12 +4,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import validated
 from oar.config.checks import one_of, require
+from oar.entry import entry
 from oar.files import write_text_atomic
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.reports.dashboard_page import dashboard_html, find_runs, read_logged
@@ -40,15 +39,14 @@ class DashboardConfig:
         require(self.samples >= 0, "samples", "0 or more", self.samples)
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="dashboard")
+@entry
 def main(config: DictConfig) -> None:
     """Read what was logged, write the dashboard."""
-    with explain_errors():
-        cfg = validated(config, DashboardConfig)
-        if cfg.to == "wandb":
-            at_wandb(cfg)
-        else:
-            as_page(cfg)
+    cfg = validated(config, DashboardConfig)
+    if cfg.to == "wandb":
+        at_wandb(cfg)
+    else:
+        as_page(cfg)
 
 
 def at_wandb(cfg: DashboardConfig) -> None:

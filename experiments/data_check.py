@@ -11,15 +11,14 @@ from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
 
-import hydra
 import pandas as pd
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import TrainConfig, build, validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.files import atomic_path, write_text_atomic
 from oar.provenance import ROOT, collect_provenance, git_state
@@ -48,36 +47,33 @@ class DataCheckConfig:
             raise ConfigError("benchmarks must name at least one of conf/benchmark, but is empty.")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="data_check")
+@entry
 def main(config: DictConfig) -> None:
     """Read everything, compare, write the files, print the table."""
-    with explain_errors():
-        cfg = validated(config, DataCheckConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        train = [Prints.of(problem_set) for problem_set in training_sets(cfg)]
-        benchmarks = [Prints.of(problem_set) for problem_set in benchmark_sets(cfg)]
-        found = [compare(one, other, cfg.overlap) for one in train for other in benchmarks]
-        among = [compare(one, other, cfg.overlap) for other, one in combinations(benchmarks, 2)]
-        table, among_table = as_table(found), as_table(among)
-        sets = sets_table([*train, *benchmarks])
-        provenance = collect_provenance(asdict(cfg), started=started, git=git)
-        with atomic_path(folder / "data_check.csv") as path:
-            pd.concat([table, among_table], ignore_index=True).to_csv(path, index=False)
-        with atomic_path(folder / "copies.csv") as path:
-            copies_table([*found, *among]).to_csv(path, index=False)
-        write_text_atomic(folder / "data_check.md", markdown(sets, table, among_table, cfg.overlap))
-        read = [prints.problem_set for prints in [*train, *benchmarks]]
-        record = provenance | {"data": {problem_set.name: problem_set.origin for problem_set in read}}
-        write_text_atomic(folder / "provenance.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
-        contaminated = [comparison for comparison in found if comparison.copies]
-        print(f"{sets.to_string(index=False)}\n\n{table.to_string(index=False)}")
-        print(f"\namong benchmarks\n{among_table.to_string(index=False)}\n")
-        for comparison in contaminated:
-            print(
-                f"{comparison.train} holds {len(comparison.copied)} problems of {comparison.benchmark}: see copies.csv"
-            )
-        print(f"written to {folder}: data_check.csv, data_check.md, copies.csv, provenance.json")
+    cfg = validated(config, DataCheckConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    train = [Prints.of(problem_set) for problem_set in training_sets(cfg)]
+    benchmarks = [Prints.of(problem_set) for problem_set in benchmark_sets(cfg)]
+    found = [compare(one, other, cfg.overlap) for one in train for other in benchmarks]
+    among = [compare(one, other, cfg.overlap) for other, one in combinations(benchmarks, 2)]
+    table, among_table = as_table(found), as_table(among)
+    sets = sets_table([*train, *benchmarks])
+    provenance = collect_provenance(asdict(cfg), started=started, git=git)
+    with atomic_path(folder / "data_check.csv") as path:
+        pd.concat([table, among_table], ignore_index=True).to_csv(path, index=False)
+    with atomic_path(folder / "copies.csv") as path:
+        copies_table([*found, *among]).to_csv(path, index=False)
+    write_text_atomic(folder / "data_check.md", markdown(sets, table, among_table, cfg.overlap))
+    read = [prints.problem_set for prints in [*train, *benchmarks]]
+    record = provenance | {"data": {problem_set.name: problem_set.origin for problem_set in read}}
+    write_text_atomic(folder / "provenance.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+    contaminated = [comparison for comparison in found if comparison.copies]
+    print(f"{sets.to_string(index=False)}\n\n{table.to_string(index=False)}")
+    print(f"\namong benchmarks\n{among_table.to_string(index=False)}\n")
+    for comparison in contaminated:
+        print(f"{comparison.train} holds {len(comparison.copied)} problems of {comparison.benchmark}: see copies.csv")
+    print(f"written to {folder}: data_check.csv, data_check.md, copies.csv, provenance.json")
     if contaminated:
         sys.exit(EXIT_CONTAMINATED)
 

@@ -11,14 +11,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.progress import Progress
 
-from oar.cli import explain_errors
 from oar.completions import Completion, Source, TextSource, TokenSource
 from oar.config import EvaluateConfig, validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.evaluation import concatenate, evaluate
 from oar.kept import Kept
@@ -39,10 +38,10 @@ from oar.tasks.sources import load_benchmarks, refuse_unreadable
 from oar.tasks.task import Task
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="evaluate")
+@entry
 def main(config: DictConfig) -> None:
     """Start an engine on the model (or use a running one), evaluate, write the files, print the table."""
-    with explain_errors(), ExitStack() as running:
+    with ExitStack() as running:
         cfg = validated(config, EvaluateConfig)
         started, git = datetime.now(UTC), git_state(ROOT)
         folder = Path(HydraConfig.get().runtime.output_dir)

@@ -13,15 +13,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hydra
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors, terminable
 from oar.config import TrainConfig, validated
 from oar.drills.catalogue import DRILLS, SHORT, Drill
 from oar.drills.perform import DrillResult, Stage, perform
+from oar.entry import entry
 from oar.errors import ConfigError, OarError
 from oar.models import model_folder
 from oar.provenance import ROOT, collect_provenance, git_state
@@ -56,21 +55,20 @@ class FaultDrillsConfig:
         return [drill for drill in DRILLS if drill.name in names]
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="fault_drills")
+@entry
 def main(config: DictConfig) -> None:
     """Start one engine, do the drills one after the other, write the table."""
-    with explain_errors():
-        cfg = validated(config, FaultDrillsConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        shutil.rmtree(folder / "runs", ignore_errors=True)
-        results = do_all(cfg, folder)
-        settings = f"runs of {', '.join(cfg.overrides)}; the long one with {', '.join(cfg.long_overrides)}"
-        write_drills(results, folder, collect_provenance(asdict(cfg), started=started, git=git), settings)
-        print((folder / "fault_drills.md").read_text())
-        print(f"written to {folder}: fault_drills.csv, fault_drills.md, provenance.json")
-        counted = numbers(results)
-        print(json.dumps(counted, allow_nan=False))
+    cfg = validated(config, FaultDrillsConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    shutil.rmtree(folder / "runs", ignore_errors=True)
+    results = do_all(cfg, folder)
+    settings = f"runs of {', '.join(cfg.overrides)}; the long one with {', '.join(cfg.long_overrides)}"
+    write_drills(results, folder, collect_provenance(asdict(cfg), started=started, git=git), settings)
+    print((folder / "fault_drills.md").read_text())
+    print(f"written to {folder}: fault_drills.csv, fault_drills.md, provenance.json")
+    counted = numbers(results)
+    print(json.dumps(counted, allow_nan=False))
     if counted["broken_promises"]:
         sys.exit(1)
 
@@ -80,7 +78,6 @@ def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
     settings = validated(compose("train", cfg.overrides), TrainConfig)
     results = []
     with ExitStack() as running:
-        running.enter_context(terminable())
         # One token for the shared engine and for those that runs start themselves: a drill asks them what they are doing.
         os.environ.setdefault(TOKEN_VARIABLE, new_token())
         url = cfg.url

@@ -13,7 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-import hydra
 import pandas as pd
 import torch
 from hydra import compose
@@ -26,8 +25,8 @@ from transformers import PreTrainedModel
 
 from experiments.fidelity_signals import counted_tokens
 from experiments.subjects import SPLITS
-from oar.cli import explain_errors, terminable
 from oar.config import GatingConfig, TrainConfig, build, validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.fidelity import BACKWARD, FORWARD, SECONDS, agreement, agreement_between, condition_facts, fidelity_table
 from oar.files import atomic_path
@@ -161,37 +160,36 @@ def _condition(
     return Condition(name, settings, condition.weights == RANDOM, tokens)
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="fidelity")
+@entry
 def main(config: DictConfig) -> None:
     """Validate everything, teach what is missing, measure what is missing, write table and picture."""
-    with explain_errors(), terminable():
-        cfg = validated(config, FidelityConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        plan = Plan.of(cfg)
-        with progress_bars() as progress:
-            for name in plan.skipped:
-                progress.console.print(f"{name}: left out, its weights are null", highlight=False)
-            # All teaching first: seconds are measured while nothing else of ours goes on.
-            folders = [teach(condition, progress) for condition in plan.conditions]
-            torch.set_num_threads(cfg.threads)
-            kept = [
-                measured(plan, condition, model, cfg.repeats if at == 0 else 1, progress)
-                for at, (condition, model) in enumerate(zip(plan.conditions, folders, strict=True))
-            ]
-        measurements = pd.concat(kept, ignore_index=True)
-        write_fidelity(
-            fidelity_table(measurements, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed),
-            condition_facts(measurements, cfg.reference),
-            folder,
-            run=plan.description(),
-            conditions={name: condition_text(cfg.conditions[name]) for name in cfg.conditions},
-            signals=cfg.signals,
-            lead=(cfg.pairs[0][0], cfg.pairs[0][1]),
-            series=cfg.series,
-            provenance=collect_provenance(asdict(cfg), started=started, git=git),
-        )
-        print(f"written to {folder}: fidelity.csv, fidelity.md, fidelity.png, provenance.json")
+    cfg = validated(config, FidelityConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    plan = Plan.of(cfg)
+    with progress_bars() as progress:
+        for name in plan.skipped:
+            progress.console.print(f"{name}: left out, its weights are null", highlight=False)
+        # All teaching first: seconds are measured while nothing else of ours goes on.
+        folders = [teach(condition, progress) for condition in plan.conditions]
+        torch.set_num_threads(cfg.threads)
+        kept = [
+            measured(plan, condition, model, cfg.repeats if at == 0 else 1, progress)
+            for at, (condition, model) in enumerate(zip(plan.conditions, folders, strict=True))
+        ]
+    measurements = pd.concat(kept, ignore_index=True)
+    write_fidelity(
+        fidelity_table(measurements, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed),
+        condition_facts(measurements, cfg.reference),
+        folder,
+        run=plan.description(),
+        conditions={name: condition_text(cfg.conditions[name]) for name in cfg.conditions},
+        signals=cfg.signals,
+        lead=(cfg.pairs[0][0], cfg.pairs[0][1]),
+        series=cfg.series,
+        provenance=collect_provenance(asdict(cfg), started=started, git=git),
+    )
+    print(f"written to {folder}: fidelity.csv, fidelity.md, fidelity.png, provenance.json")
 
 
 def teach(condition: Condition, progress: Progress) -> Path:

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hydra
 import numpy as np
 import pandas as pd
 import torch
@@ -25,9 +24,9 @@ from transformers import PreTrainedModel
 
 from experiments.fidelity import draw
 from oar.advantages import group_advantages
-from oar.cli import explain_errors, terminable
 from oar.config import LearnerConfig, TrainConfig, build, validated
 from oar.credit import assign_credit
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.files import atomic_path
 from oar.gating import weight_metrics
@@ -80,26 +79,25 @@ class GradientSignalConfig:
             raise ConfigError(f"reference must be one of arms, {', '.join(self.arms)}, and there must be a condition.")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="gradient_signal")
+@entry
 def main(config: DictConfig) -> None:
     """Validate everything, measure what is missing, write the page."""
-    with explain_errors(), terminable():
-        cfg = validated(config, GradientSignalConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
-        torch.set_num_threads(cfg.threads)
-        with progress_bars() as progress:
-            tables = [kept(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
-        write_gradient_signal(
-            pd.concat(tables, ignore_index=True),
-            folder,
-            reference=cfg.reference,
-            judged=cfg.judged,
-            run={key: getattr(cfg, key) for key in ("units", "prompts", "seed", "arms", "conditions")},
-            provenance=collect_provenance(asdict(cfg), started=started, git=git),
-        )
-        print(f"written to {folder}: gradient_signal.md, its csv and pictures, provenance.json")
+    cfg = validated(config, GradientSignalConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
+    torch.set_num_threads(cfg.threads)
+    with progress_bars() as progress:
+        tables = [kept(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
+    write_gradient_signal(
+        pd.concat(tables, ignore_index=True),
+        folder,
+        reference=cfg.reference,
+        judged=cfg.judged,
+        run={key: getattr(cfg, key) for key in ("units", "prompts", "seed", "arms", "conditions")},
+        provenance=collect_provenance(asdict(cfg), started=started, git=git),
+    )
+    print(f"written to {folder}: gradient_signal.md, its csv and pictures, provenance.json")
 
 
 def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainConfig]:

@@ -5,13 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from oar.cli import explain_errors
 from oar.config import ModelConfig, TrainConfig, build, validated
+from oar.entry import entry
 from oar.errors import ConfigError, DataError
 from oar.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions, plan_run
@@ -33,28 +32,31 @@ class PlanConfig:
     assume: Assumptions
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="plan")
+@entry
 def main(config: DictConfig) -> None:
     """Compose, work it out, print."""
-    with explain_errors():
-        own = list(PlanConfig.__dataclass_fields__)
-        settings = validated(OmegaConf.masked_copy(config, own), PlanConfig)
-        run = OmegaConf.masked_copy(config, [str(key) for key in config if key not in own])
-        no_folder = run.model.path is None and run.model.teach is None
-        if no_folder:
-            run.model.path = "no weights are read"  # a run would need the folder; a plan knows the sizes
-        cfg = validated(run, TrainConfig)
-        model, source = known_sizes(cfg.model, settings.architectures) if no_folder else own_sizes(cfg.model)
-        plan = plan_run(cfg, model, settings.assume, estimators(cfg, settings.methods), settings.problems)
-        if settings.json:
-            about = {"profile": cfg.profile, "model": {"name": cfg.model.name, "sizes_from": source, **asdict(model)}}
-            print(json.dumps(about | asdict(plan) | {"assumptions": asdict(settings.assume)}))
-            return
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console.width = WIDTH
-        for part in told(plan, cfg, source, settings.assume):
-            console.print(part)
+    settings, cfg, no_folder = settings_of(config)
+    model, source = known_sizes(cfg.model, settings.architectures) if no_folder else own_sizes(cfg.model)
+    plan = plan_run(cfg, model, settings.assume, estimators(cfg, settings.methods), settings.problems)
+    if settings.json:
+        about = {"profile": cfg.profile, "model": {"name": cfg.model.name, "sizes_from": source, **asdict(model)}}
+        print(json.dumps(about | asdict(plan) | {"assumptions": asdict(settings.assume)}))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    for part in told(plan, cfg, source, settings.assume):
+        console.print(part)
+
+
+def settings_of(config: DictConfig) -> tuple[PlanConfig, TrainConfig, bool]:
+    """What a plan is told beside a run, the run, and whether it has no model: a run would need the folder, a plan knows sizes."""
+    own = list(PlanConfig.__dataclass_fields__)
+    run = OmegaConf.masked_copy(config, [str(key) for key in config if key not in own])
+    no_folder = run.model.path is None and run.model.teach is None
+    if no_folder:
+        run.model.path = "no weights are read"
+    return validated(OmegaConf.masked_copy(config, own), PlanConfig), validated(run, TrainConfig), no_folder
 
 
 def known_sizes(cfg: ModelConfig, known: dict[str, Any]) -> tuple[Architecture, str]:

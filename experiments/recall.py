@@ -8,15 +8,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hydra
 import pandas as pd
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.subjects import Plan, SubjectConfig, compute_signals, draw_all, load_subject
-from oar.cli import explain_errors, terminable
 from oar.config import validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.learner.examine import as_the_gate_sees_it
 from oar.progress import progress_bars, stage
@@ -39,46 +38,45 @@ class RecallConfig(SubjectConfig):
             raise ConfigError(f"k must hold counts, every entry of k 1 or more, but is {self.k}.")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="recall")
+@entry
 def main(config: DictConfig) -> None:
     """Validate everything, do what is missing, write the table and the pictures."""
-    with explain_errors(), terminable():
-        cfg = validated(config, RecallConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        plan = Plan.of(cfg)
-        tables, facts = [], {}
-        with progress_bars() as progress:
-            drawn = draw_all(plan, progress)
-            torch.set_num_threads(cfg.threads)
-            for name, (model, completions) in drawn.items():
-                subject = load_subject(plan, model, completions)
-                values = {
-                    signal: as_the_gate_sees_it(subject, importance, plan.signals[signal])
-                    for signal, importance in compute_signals(plan, name, subject, completions, progress).items()
-                }
-                with stage(progress, f"{name}: comparison with the oracle"):
-                    table = recall_table(
-                        values,
-                        subject.truth,
-                        reference=cfg.reference,
-                        pairs=[(one, other) for one, other in cfg.pairs],
-                        k=cfg.k,
-                        seed=cfg.seed,
-                    )
-                table.insert(0, "model", name)
-                tables.append(table)
-                facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
-        provenance = collect_provenance(asdict(cfg), started=started, git=git)
-        write_recall(
-            pd.concat(tables, ignore_index=True),
-            facts,
-            folder,
-            run=plan.description() | {"reference": cfg.reference},
-            signals=cfg.signals,
-            provenance=provenance | {"training": plan.trained_here()},
-        )
-        print(f"written to {folder}: recall.csv, recall.md, recall.png, calibration.png, provenance.json")
+    cfg = validated(config, RecallConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    plan = Plan.of(cfg)
+    tables, facts = [], {}
+    with progress_bars() as progress:
+        drawn = draw_all(plan, progress)
+        torch.set_num_threads(cfg.threads)
+        for name, (model, completions) in drawn.items():
+            subject = load_subject(plan, model, completions)
+            values = {
+                signal: as_the_gate_sees_it(subject, importance, plan.signals[signal])
+                for signal, importance in compute_signals(plan, name, subject, completions, progress).items()
+            }
+            with stage(progress, f"{name}: comparison with the oracle"):
+                table = recall_table(
+                    values,
+                    subject.truth,
+                    reference=cfg.reference,
+                    pairs=[(one, other) for one, other in cfg.pairs],
+                    k=cfg.k,
+                    seed=cfg.seed,
+                )
+            table.insert(0, "model", name)
+            tables.append(table)
+            facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
+    provenance = collect_provenance(asdict(cfg), started=started, git=git)
+    write_recall(
+        pd.concat(tables, ignore_index=True),
+        facts,
+        folder,
+        run=plan.description() | {"reference": cfg.reference},
+        signals=cfg.signals,
+        provenance=provenance | {"training": plan.trained_here()},
+    )
+    print(f"written to {folder}: recall.csv, recall.md, recall.png, calibration.png, provenance.json")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.files import write_text_atomic
 from oar.provenance import ROOT, command, git_state
@@ -38,17 +37,16 @@ class ReportConfig:
             raise ConfigError(f"sections must name every folder once, but name {', '.join(twice)} more often.")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="report")
+@entry
 def main(config: DictConfig) -> None:
     """Read the results, write the page, say what is missing."""
-    with explain_errors():
-        cfg = validated(config, ReportConfig)
-        results, output = Path(cfg.results), Path(cfg.output)
-        sections = [Section(section.title, section.experiments) for section in cfg.sections]
-        report = report_html(results, output, sections, made())
-        write_text_atomic(output, report.text)
-        print("\n".join(report.notes))
-        print(f"written to {output}: {len(report.text.encode()) / 1e6:.1f} MB")
+    cfg = validated(config, ReportConfig)
+    results, output = Path(cfg.results), Path(cfg.output)
+    sections = [Section(section.title, section.experiments) for section in cfg.sections]
+    report = report_html(results, output, sections, made())
+    write_text_atomic(output, report.text)
+    print("\n".join(report.notes))
+    print(f"written to {output}: {len(report.text.encode()) / 1e6:.1f} MB")
 
 
 def made() -> str:

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import hydra
 import numpy as np
 import pandas as pd
 import torch
@@ -20,8 +19,8 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from experiments.subjects import Plan, SubjectConfig, compute_signals, draw_all, load_subject
-from oar.cli import explain_errors, terminable
 from oar.config import TrainConfig, validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.learner.examine import Subject, as_the_gate_sees_it, gated
 from oar.models import load_tokenizer
@@ -77,39 +76,38 @@ class SignalsConfig(SubjectConfig):
             raise ConfigError(f"study must be one of {', '.join(PAGES)}, but is {self.study!r}.")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="signals")
+@entry
 def main(config: DictConfig) -> None:
     """Validate everything, do what is missing, write the page."""
-    with explain_errors(), terminable():
-        cfg = validated(config, SignalsConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        plan = Plan.of(cfg)
-        measure = MEASURES[cfg.study](plan)
-        tables, facts = [], {}
-        with progress_bars() as progress:
-            drawn = draw_all(plan, progress)
-            torch.set_num_threads(cfg.threads)
-            for name, (model, completions) in drawn.items():
-                subject = load_subject(plan, model, completions)
-                importance = compute_signals(plan, name, subject, completions, progress)
-                with stage(progress, f"{name}: {PAGES[cfg.study].title.lower()}"):
-                    examined = examined_signals(plan, model, subject, importance)
-                    table = measure(examined, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed)
-                table.insert(0, "model", name)
-                tables.append(table)
-                facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
-        gating = plan.settings.gating
-        write_signals(
-            PAGES[cfg.study],
-            pd.concat(tables, ignore_index=True),
-            facts,
-            folder,
-            run=plan.description() | {"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
-            signals=cfg.signals,
-            provenance=collect_provenance(asdict(cfg), started=started, git=git) | {"training": plan.trained_here()},
-        )
-        print(f"written to {folder}: {cfg.study}.csv, {cfg.study}.md, {cfg.study}.png, provenance.json")
+    cfg = validated(config, SignalsConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    plan = Plan.of(cfg)
+    measure = MEASURES[cfg.study](plan)
+    tables, facts = [], {}
+    with progress_bars() as progress:
+        drawn = draw_all(plan, progress)
+        torch.set_num_threads(cfg.threads)
+        for name, (model, completions) in drawn.items():
+            subject = load_subject(plan, model, completions)
+            importance = compute_signals(plan, name, subject, completions, progress)
+            with stage(progress, f"{name}: {PAGES[cfg.study].title.lower()}"):
+                examined = examined_signals(plan, model, subject, importance)
+                table = measure(examined, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed)
+            table.insert(0, "model", name)
+            tables.append(table)
+            facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
+    gating = plan.settings.gating
+    write_signals(
+        PAGES[cfg.study],
+        pd.concat(tables, ignore_index=True),
+        facts,
+        folder,
+        run=plan.description() | {"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
+        signals=cfg.signals,
+        provenance=collect_provenance(asdict(cfg), started=started, git=git) | {"training": plan.trained_here()},
+    )
+    print(f"written to {folder}: {cfg.study}.csv, {cfg.study}.md, {cfg.study}.png, provenance.json")
 
 
 def examined_signals(plan: Plan, model: Path, subject: Subject, importance: Mapping[str, Tensor]) -> Examined:

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.gathering import gather
 from oar.levels import compare_levels, deciding_keys
@@ -36,20 +35,17 @@ class StabilityConfig:
             raise ConfigError("folders must name at least one folder of runs: folders=[multirun/gating].")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="stability")
+@entry
 def main(config: DictConfig) -> None:
     """Gather, compare, write."""
-    with explain_errors():
-        cfg = validated(config, StabilityConfig)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        gathered = gather([Path(one) for one in cfg.folders])
-        keys = deciding_keys(gathered) if cfg.keys is None else cfg.keys
-        study = study_of(keys)
-        levels = compare_levels(gathered, keys, cfg.reference, usual=study.reference, seed=cfg.seed)
-        page = write_stability(study, gathered, levels, folder, claims=REFERENCE, repeat=cfg.repeat)
-        print(
-            f"{len(gathered.finished)} of {len(gathered.runs)} runs have finished; written to {page.parent}: {page.name}"
-        )
+    cfg = validated(config, StabilityConfig)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    gathered = gather([Path(one) for one in cfg.folders])
+    keys = deciding_keys(gathered) if cfg.keys is None else cfg.keys
+    study = study_of(keys)
+    levels = compare_levels(gathered, keys, cfg.reference, usual=study.reference, seed=cfg.seed)
+    page = write_stability(study, gathered, levels, folder, claims=REFERENCE, repeat=cfg.repeat)
+    print(f"{len(gathered.finished)} of {len(gathered.runs)} runs have finished; written to {page.parent}: {page.name}")
 
 
 if __name__ == "__main__":

@@ -5,18 +5,19 @@ need is made once: its folder in `work_dir` is named by what it computes.
 """
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
-from oar.config import validated
+from oar.config import TrainConfig, validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.lanes import Job, joint_provenance, planned, run_missing
+from oar.overrides import key_of, overrides_of_runs
 from oar.provenance import config_hash
 from oar.reports.studies import Study, write_results
 from oar.runs import read_run
@@ -24,9 +25,9 @@ from oar.studies import Finished
 from oar.tasks.words import TIER_NAMES
 
 
-@dataclass
-class StudyConfig:
-    """One study; the keys are explained in conf/study.yaml."""
+@dataclass(kw_only=True)
+class StudyConfig(TrainConfig):
+    """One study, and what a run is where the study does not say it; the keys are explained in conf/study.yaml."""
 
     name: str
     title: str
@@ -41,10 +42,10 @@ class StudyConfig:
     credit: bool
     mistakes: bool
     lanes: int
-    output_dir: str
     work_dir: str
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("seeds", "lanes"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
@@ -65,23 +66,32 @@ class Planned:
     job: Job
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="study")
+@entry
 def main(config: DictConfig) -> None:
     """Plan the runs, run what is missing, write the page."""
-    with explain_errors():
-        cfg = validated(config, StudyConfig)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        runs = plan(cfg)
-        jobs = [run.job for run in runs]
-        run_missing(jobs, Path(cfg.work_dir), cfg.lanes)
-        page = write_results(
-            described(cfg, jobs),
-            [Finished(run.condition, run.arm, read_run(run.job.folder)) for run in runs],
-            folder,
-            provenance=joint_provenance(jobs, cfg.lanes),
-        )
-        print(page.read_text())
-        print(f"written to {folder}")
+    cfg = validated(config, StudyConfig)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    cfg.overrides += overrides_of_all(cfg, HydraConfig.get().overrides.task)
+    runs = plan(cfg)
+    jobs = [run.job for run in runs]
+    run_missing(jobs, Path(cfg.work_dir), cfg.lanes)
+    page = write_results(
+        described(cfg, jobs),
+        [Finished(run.condition, run.arm, read_run(run.job.folder)) for run in runs],
+        folder,
+        provenance=joint_provenance(jobs, cfg.lanes),
+    )
+    print(page.read_text())
+    print(f"written to {folder}")
+
+
+def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
+    """The overrides of the command line that are every run's. Raises ConfigError for one that the study sets."""
+    said = {"seed": "type seeds=3 for the seeds 1 to 3"}
+    for kind, changes in (("conditions", cfg.conditions), ("arms", cfg.arms)):
+        for name, how in changes.items():
+            said |= {key_of(text): f"{kind}.{name} sets it" for text in how}
+    return overrides_of_runs(typed, {*StudyConfig.__annotations__, "experiment"}, said)
 
 
 def plan(cfg: StudyConfig) -> list[Planned]:
@@ -93,7 +103,6 @@ def plan(cfg: StudyConfig) -> list[Planned]:
     for seed in range(1, cfg.seeds + 1):
         for condition, changed in cfg.conditions.items():
             for arm, how in cfg.arms.items():
-                # The study's own settings come last, so that no override of the user's can turn a run into another one.
                 job = _planned(cfg, [*cfg.overrides, *changed, *how, f"seed={seed}"])
                 foreign = [name for name in job.settings.benchmark.sets if name not in TIER_NAMES]
                 if cfg.mistakes and foreign:

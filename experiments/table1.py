@@ -1,17 +1,26 @@
-"""Table 1, cell by cell: `python -m experiments.table1 seeds=3`. Finished cells are kept, so it can be interrupted."""
+"""Table 1, cell by cell: `python -m experiments.table1 seeds=3`. Finished cells are kept, so it can be interrupted.
 
+Overrides of a run (conf/train) are those of every cell: `python -m experiments.table1 profile=single_gpu model.path=FOLDER`.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import Table1Config, validated
+from oar.entry import entry
 from oar.lanes import Job, joint_provenance, planned, run_missing
+from oar.overrides import overrides_of_runs
 from oar.reports.table1 import BASE, Cell, write_table1
 
+TABLE_SAYS = {
+    "seed": "type seeds=3 for the seeds 1 to 3",
+    "method": "type methods=[grpo,oar_g]",
+    "learner.steps": "type steps=100",
+}
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 
 
@@ -24,29 +33,27 @@ class Planned:
     job: Job
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="table1")
+@entry
 def main(config: DictConfig) -> None:
     """Plan the cells, run what is missing, write the table."""
-    with explain_errors():
-        cfg = validated(config, Table1Config)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        cells = plan(cfg, folder)
-        jobs = [cell.job for cell in cells]
-        run_missing(jobs, folder / "cells", cfg.lanes)
-        provenance = joint_provenance(jobs, cfg.lanes)
-        write_table1([finished(cell) for cell in cells], folder, reference=REFERENCE, provenance=provenance)
-        print((folder / "table1.md").read_text())
-        print(f"written to {folder}: table1.csv, claims.csv, table1.md, table1.png, curves.png, provenance.json")
+    cfg = validated(config, Table1Config)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    cells = plan(cfg, HydraConfig.get().overrides.task, folder)
+    jobs = [cell.job for cell in cells]
+    run_missing(jobs, folder / "cells", cfg.lanes)
+    provenance = joint_provenance(jobs, cfg.lanes)
+    write_table1([finished(cell) for cell in cells], folder, reference=REFERENCE, provenance=provenance)
+    print((folder / "table1.md").read_text())
+    print(f"written to {folder}: table1.csv, claims.csv, table1.md, table1.png, curves.png, provenance.json")
 
 
-def plan(cfg: Table1Config, folder: Path) -> list[Planned]:
-    """Every cell, base model first, validated before any of them starts."""
+def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Planned]:
+    """Every cell, base model first, validated before any of them starts. `typed`: the overrides of the command line."""
+    common = overrides_of_runs(typed, set(Table1Config.__annotations__), TABLE_SAYS)
     cells = []
     for seed in range(1, cfg.seeds + 1):
         for name in (BASE, *cfg.methods):
-            # The table's own settings come last, so that no override of the user's can turn a cell into another one.
-            overrides = [*cfg.overrides, f"profile={cfg.profile}", f"seed={seed}"]
-            overrides += [f"method={'grpo' if name == BASE else name}"]
+            overrides = [*common, f"seed={seed}", f"method={'grpo' if name == BASE else name}"]
             steps = 0 if name == BASE else cfg.steps
             overrides += [] if steps is None else [f"learner.steps={steps}"]
             cells.append(Planned(name, seed, planned(folder / "cells" / f"{name}-seed{seed}", overrides)))

@@ -6,33 +6,32 @@ With `-m` every combination of comma-separated values is a run: `python -m exper
 import sys
 from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors, terminable
 from oar.config import TrainConfig, validated
+from oar.entry import entry
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="train")
+@entry
 def main(config: DictConfig) -> None:
-    """Validate, then supervise engine and learner until the run is over."""
+    """Validate, say what will run, then supervise engine and learner until the run is over."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         from oar.sweep import train_one_of_many
 
         train_one_of_many(config)
         return
-    with explain_errors():
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        cfg = validated(config, TrainConfig)
-        from oar.supervisor import train  # takes seconds (torch); a wrong configuration is told at once
+    cfg = validated(config, TrainConfig)
+    print(
+        f"{cfg.method.name}, profile {cfg.profile}, seed {cfg.seed}, {cfg.learner.steps} steps: {cfg.output_dir}",
+        flush=True,
+    )
+    from oar.supervisor import train  # takes seconds (torch); a wrong configuration is told at once
 
-        code = train(cfg, folder)
-    if code:
+    if code := train(cfg, Path(HydraConfig.get().runtime.output_dir)):
         sys.exit(code)
 
 
 if __name__ == "__main__":
-    with explain_errors(), terminable():  # of a multirun, whose launcher then ends its processes
-        main()
+    main()

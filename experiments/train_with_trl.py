@@ -11,15 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import hydra
 import torch
 from datasets import Dataset
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from oar.cli import explain_errors
 from oar.config import DataConfig, ModelConfig, build, validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.files import atomic_path
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
@@ -69,20 +68,19 @@ class Lines(TrainerCallback):
             )
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="train_with_trl")
+@entry
 def main(config: DictConfig) -> None:
     """Load, train, summarise."""
-    with explain_errors():
-        cfg = validated(config, TrainWithTrlConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        torch.set_num_threads(cfg.threads)
-        trainer = make_trainer(cfg, folder)
-        trainer.train()
-        trainer.save_state()
-        with atomic_path(folder / "provenance.json") as path:
-            path.write_text(json.dumps(collect_provenance(asdict(cfg), started=started, git=git), indent=2))
-        print(summary(trainer.args, trainer.state.log_history))
+    cfg = validated(config, TrainWithTrlConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    torch.set_num_threads(cfg.threads)
+    trainer = make_trainer(cfg, folder)
+    trainer.train()
+    trainer.save_state()
+    with atomic_path(folder / "provenance.json") as path:
+        path.write_text(json.dumps(collect_provenance(asdict(cfg), started=started, git=git), indent=2))
+    print(summary(trainer.args, trainer.state.log_history))
 
 
 def make_trainer(cfg: TrainWithTrlConfig, folder: Path) -> OARGRPOTrainer:

@@ -8,19 +8,19 @@ from contextlib import contextmanager
 
 from oar.errors import OarError
 
-EXIT_USER = 2
 EXIT_INTERRUPTED = 130
-MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)  # no room, or no right, to write
+# No room, or no right, to write; or a file where a folder should be.
+MENDABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG, errno.ENOTDIR)
 
 
 @contextmanager
 def explain_errors() -> Iterator[None]:
-    """Turn an OarError into `error: <sentence>` on stderr and exit code 2, Ctrl-C into exit code 130."""
+    """Turn an OarError into `error: <sentence>` on stderr and its exit code (mostly 2), Ctrl-C into exit code 130."""
     try:
         yield
     except OarError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(EXIT_USER)
+        sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in MENDABLE:
             raise
@@ -29,7 +29,7 @@ def explain_errors() -> Iterator[None]:
             file=sys.stderr,
             flush=True,
         )
-        sys.exit(EXIT_USER)
+        sys.exit(OarError.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         sys.exit(EXIT_INTERRUPTED)

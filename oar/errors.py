@@ -1,8 +1,13 @@
 """Errors whose text is one clear sentence for the user: what was expected, what came, what to change."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class OarError(Exception):
-    """Base of every error that a user can mend; entry points print its text and exit with code 2."""
+    """Base of every error that a user can mend; entry points print its text and end with `exit_code`."""
+
+    exit_code = 2
 
 
 class ConfigError(OarError):
@@ -35,3 +40,17 @@ class RankError(OarError):
 
 class MissingPackageError(OarError, ImportError):
     """A package that only this part of OAR needs is not installed."""
+
+
+class FailedRunError(OarError):
+    """A run of a sweep has failed, which was told at once; the others were made."""
+
+    exit_code = 1
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` with the nearest of `known`: one with the same last part (`tau`: gating.tau), else a similar one."""
+    names = sorted(known)
+    ending = [name for name in names if name.rpartition(".")[2] == word.rpartition(".")[2]]
+    found = get_close_matches(word, ending or names, n=1, cutoff=0.0 if ending else 0.6)
+    return f"; did you mean {found[0]}?" if found else ""

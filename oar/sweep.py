@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import CompactHydraException
 from omegaconf import DictConfig
 
 from oar.config import TrainConfig, validated
-from oar.errors import ConfigError, OarError
+from oar.errors import ConfigError, FailedRunError, OarError
 from oar.rollout.fleet import KeptFleet
 from oar.runs import finished
 from oar.supervisor import train
@@ -22,7 +21,7 @@ atexit.register(KEPT.stop)
 def train_one_of_many(config: DictConfig) -> None:
     """One run of a sweep, in its own folder. A finished one is left as it is.
 
-    Where it fails, the sentence and the command that runs it alone are told at once. Raises CompactHydraException: Hydra
+    Where it fails, the sentence and the command that runs it alone are told at once. Raises FailedRunError: Hydra
     goes on to the next run and ends with exit code 1 after the last.
     """
     hydra = HydraConfig.get()
@@ -46,7 +45,7 @@ def train_one_of_many(config: DictConfig) -> None:
             file=sys.stderr,
             flush=True,
         )
-        raise CompactHydraException(f"{name} failed: {error}") from error
+        raise FailedRunError(f"{name} failed: {error}") from error
     except BaseException:
         KEPT.stop()
         raise

@@ -4,10 +4,11 @@ OmegaConf is imported where it is used: a learner whose configuration was made i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oar.errors import ConfigError, OarError
+from oar.errors import ConfigError, OarError, did_you_mean
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig, ListConfig
@@ -47,7 +48,10 @@ def validated(config: "DictConfig | ListConfig", schema: type[Settings]) -> Sett
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]
         key = f" ({error.full_key})" if getattr(error, "full_key", None) else ""
-        raise ConfigError(f"The configuration does not fit: {reason}{key}.") from error
+        # Of a key that is not there, the dataclass that should have it says what it has.
+        names = [field.name for field in fields(error.object_type)] if is_dataclass(error.object_type) else []
+        near = did_you_mean(str(error.key), names) if isinstance(error, KeyError | AttributeError) else ""
+        raise ConfigError(f"The configuration does not fit: {reason}{key}{near or '.'}") from error
     assert isinstance(settings, schema)
     return settings
 

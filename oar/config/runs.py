@@ -132,19 +132,17 @@ class EvaluateConfig:
         )
 
 
-@dataclass
-class Table1Config:
-    """All cells of Table 1 (experiments/table1.py)."""
+@dataclass(kw_only=True)
+class Table1Config(TrainConfig):
+    """All cells of Table 1 (experiments/table1.py), and what a cell is where the table does not say it."""
 
     seeds: int
     steps: int | None
     methods: list[str]
-    profile: str
-    output_dir: str
     lanes: int
-    overrides: list[str]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.seeds >= 1, "seeds", "1 or more", self.seeds)
         require(self.steps is None or self.steps >= 1, "steps", "1 or more", self.steps)
         require(self.lanes >= 1, "lanes", "1 or more", self.lanes)

@@ -28,7 +28,7 @@ def test_a_page_of_a_real_run(base_engine: VllmEngine, base_model: Path, tmp_pat
     code, output = run("train", *SMALL, *kept, "method=oar_g", f"output_dir={folder}", f"rollout.url={base_engine.url}")
     assert code == 0, output
 
-    code, output = run("inspect", f"run={folder}", f"against={base_model}", "~signals.oar_gn")
+    code, output = run("inspect_credit", f"run={folder}", f"against={base_model}", "~signals.oar_gn")
     assert code == 0, output
     assert "step_000002.html: 12 completions, 19 signals" in output
     data = data_of(folder / "inspector" / "step_000002.html")
@@ -46,7 +46,7 @@ def test_a_page_of_a_real_run(base_engine: VllmEngine, base_model: Path, tmp_pat
     assert any(abs(value - 1) > 0.01 for completion in data["completions"] for value in completion["values"][drifted])
     agreement = {(one, other): values for one, other, values in data["agreement"]}
     assert np.mean(agreement[at["oar_g", "as the run logged it"], at["oar_g", "step_000001"]]) > 0.99
-    assert data["provenance"]["command"].startswith("python -m experiments.inspect")
+    assert data["provenance"]["command"].startswith("python -m experiments.inspect_credit")
     run_id = (folder / "wandb_run_id.txt").read_text().strip()
     _, _, artifacts = logged_to_wandb(sorted(folder.glob("wandb/offline-run-*"))[-1])
     assert list(artifacts) == [f"{run_id}-inspector-step_000002"]

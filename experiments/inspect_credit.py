@@ -1,4 +1,4 @@
-"""Which tokens got the credit? One page of one training step: `python -m experiments.inspect run=FOLDER step=N against=FOLDER`.
+"""Which tokens got the credit? One page of one training step: `python -m experiments.inspect_credit run=FOLDER step=N`.
 
 The completions are those that the run kept. What it logged of them is shown as it is; other signals are computed anew with
 the run's nearest checkpoint, and with the weights of `against`. Without a checkpoint the page shows what was logged.
@@ -8,15 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hydra
 import torch
 from hydra import compose
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import MethodConfig, TrainConfig, validated
 from oar.config.saved import saved_settings
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.files import write_text_atomic
 from oar.learner.checkpoint import CHECKPOINTS, checkpoint_step, nearest_checkpoint
@@ -32,8 +31,8 @@ from oar.tasks.task import Task
 
 
 @dataclass
-class InspectConfig:
-    """See conf/inspect.yaml."""
+class InspectCreditConfig:
+    """See conf/inspect_credit.yaml."""
 
     run: str | None
     step: int | None
@@ -52,28 +51,27 @@ class InspectConfig:
             raise ConfigError(f"threads must be 1 or more, but is {self.threads}.")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="inspect")
+@entry
 def main(config: DictConfig) -> None:
     """Read the run, compute what is missing, write the page."""
-    with explain_errors():
-        cfg, started, git = validated(config, InspectConfig), datetime.now(UTC), git_state(ROOT)
-        run = Path(str(cfg.run))
-        settings = saved_settings(run / "config.yaml", cfg.allow_targets)
-        torch.set_num_threads(cfg.threads)
-        step, page = make_page(cfg, run, settings)
-        made = collect_provenance(asdict(cfg), started=started, git=git)
-        page = replace(page, provenance={**made, "run": asdict(settings)})
-        path = (run / "inspector" if cfg.output_dir is None else Path(cfg.output_dir)) / f"step_{step:06d}.html"
-        write_text_atomic(path, inspector_html(page))
-        print(f"{path}: {len(page.samples)} completions, {len(page.signals)} signals")
-        if cfg.wandb and settings.tracking.mode != "disabled":
-            with locked(run):  # two processes may not write one W&B run
-                tracker = make_tracker(settings, run)
-                tracker.log_file(f"inspector-step_{step:06d}", path)
-                tracker.finish()
+    cfg, started, git = validated(config, InspectCreditConfig), datetime.now(UTC), git_state(ROOT)
+    run = Path(str(cfg.run))
+    settings = saved_settings(run / "config.yaml", cfg.allow_targets)
+    torch.set_num_threads(cfg.threads)
+    step, page = make_page(cfg, run, settings)
+    made = collect_provenance(asdict(cfg), started=started, git=git)
+    page = replace(page, provenance={**made, "run": asdict(settings)})
+    path = (run / "inspector" if cfg.output_dir is None else Path(cfg.output_dir)) / f"step_{step:06d}.html"
+    write_text_atomic(path, inspector_html(page))
+    print(f"{path}: {len(page.samples)} completions, {len(page.signals)} signals")
+    if cfg.wandb and settings.tracking.mode != "disabled":
+        with locked(run):  # two processes may not write one W&B run
+            tracker = make_tracker(settings, run)
+            tracker.log_file(f"inspector-step_{step:06d}", path)
+            tracker.finish()
 
 
-def make_page(cfg: InspectConfig, run: Path, settings: TrainConfig) -> tuple[int, InspectorPage]:
+def make_page(cfg: InspectCreditConfig, run: Path, settings: TrainConfig) -> tuple[int, InspectorPage]:
     """The training step that is shown, and the page without its provenance."""
     methods = {name: method_of(overrides) for name, overrides in cfg.signals.items()}
     methods[settings.method.name] = settings.method
@@ -102,7 +100,7 @@ def method_of(overrides: list[str]) -> MethodConfig:
         ) from error
 
 
-def weights(cfg: InspectConfig, run: Path, step: int) -> list[Path]:
+def weights(cfg: InspectCreditConfig, run: Path, step: int) -> list[Path]:
     """The folders of the weights to compute signals with. Raises ConfigError where one that was asked for is not there."""
     own = nearest_checkpoint(run / CHECKPOINTS, step - 1) if cfg.checkpoint is None else Path(cfg.checkpoint)
     other = (

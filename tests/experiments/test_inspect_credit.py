@@ -7,7 +7,7 @@ import pytest
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments.inspect import InspectConfig, make_page, method_of, name_of, origin, weights
+from experiments.inspect_credit import InspectCreditConfig, make_page, method_of, name_of, origin, weights
 from oar.config import validated
 from oar.errors import ConfigError
 from oar.learner.inspecting import LOGGED
@@ -27,9 +27,9 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def config(*overrides: str) -> InspectConfig:
-    """conf/inspect without further methods: those need Hydra."""
-    return replace(validated(composed(*overrides, name="inspect"), InspectConfig), signals={})
+def config(*overrides: str) -> InspectCreditConfig:
+    """conf/inspect_credit without further methods: those need Hydra."""
+    return replace(validated(composed(*overrides, name="inspect_credit"), InspectCreditConfig), signals={})
 
 
 def weights_in(folder: Path) -> Path:
