@@ -1,6 +1,7 @@
 """What is wrong with overrides that Hydra refuses, in one sentence that says what was probably meant."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def mistake(program: str, overrides: Sequence[str], error: Exception, *, multiru
             )
         parsed.append(override)
     with initialize_config_dir(str(CONF), version_base=None):
-        known = _Known.of(program, parsed)
+        known = _Known(program, parsed)
         for override in parsed:
             if wrong := known.wrong_choice(override) or known.wrong_key(override):
                 return wrong
@@ -80,23 +81,17 @@ def _unreadable(text: str) -> str:
 class _Known:
     """What the configuration of a program holds; within a context that says where conf/ is."""
 
-    def __init__(self, program: str, config: DictConfig) -> None:
+    def __init__(self, program: str, overrides: Sequence[Override]) -> None:
+        config = _loaded(program, [])
         chosen = OmegaConf.to_container(config.hydra.runtime.choices)
         assert isinstance(chosen, dict)
         self.program = program
         self.groups = {str(group) for group in chosen}
         self.missing = {str(group) for group, choice in chosen.items() if choice == MISSING}
+        self.own = {str(key) for key in config}
+        with suppress(HydraException):  # choices of groups decide on keys, where there are such choices
+            config = _loaded(program, [str(one.input_line) for one in overrides if _options(one.key_or_group)])
         self.keys = set(_keys(OmegaConf.to_container(config)))
-
-    @classmethod
-    def of(cls, program: str, overrides: Sequence[Override]) -> "_Known":
-        """With the choices of groups among these overrides, which decide on keys, where they can be composed."""
-        load = GlobalHydra.instance().config_loader().load_configuration
-        groups = [str(override.input_line) for override in overrides if _options(override.key_or_group)]
-        try:
-            return cls(program, load(program, groups, RunMode.MULTIRUN))  # in which a group may be without a choice
-        except HydraException:
-            return cls(program, load(program, [], RunMode.MULTIRUN))
 
     def choices(self, group: str) -> list[str]:
         """Of a group; where they give values to keys of the whole configuration, those whose keys the program has."""
@@ -104,7 +99,7 @@ class _Known:
         for option in _options(group):
             file = CONF / group / f"{option}.yaml"
             whole = file.exists() and "@package _global_" in file.read_text()
-            if not whole or {str(key) for key in OmegaConf.load(file)} - {"defaults"} <= self.keys:
+            if not whole or {str(key) for key in OmegaConf.load(file)} - {"defaults"} <= self.own:
                 found.append(option)
         return found
 
@@ -137,6 +132,12 @@ class _Known:
             return f"{self.program} has no group {key}; what it has: {groups or 'none'}."
         near = did_you_mean(key, (one for one in self.keys | self.groups if _of_hydra(one) == _of_hydra(key)))
         return f"{self.program} has no key {key}{near or ': --cfg job prints all, and + before a key adds one.'}"
+
+
+def _loaded(program: str, overrides: list[str]) -> DictConfig:
+    """Composed as for a multirun, in which a group may be without a choice."""
+    loader = GlobalHydra.instance().config_loader()
+    return loader.load_configuration(program, overrides, RunMode.MULTIRUN)
 
 
 def _options(group: str) -> list[str]:
