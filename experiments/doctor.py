@@ -25,6 +25,7 @@ from rich.table import Table
 from oar.cli import explain_errors
 from oar.errors import ConfigError, OarError
 from oar.provenance import cpu_model, gpu_name, versions
+from oar.rollout.release import refuse_other_release
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements"
 ENGINE_LOG = Path("outputs") / "doctor-vllm.log"
@@ -47,6 +48,17 @@ class Check:
     name: str
     found: str
     mend: str | None = None
+
+
+def package(name: str, version: str | None) -> Check:
+    """A package's version; of vLLM whether it is one that this project knows."""
+    mend = None
+    if name == "vllm":
+        try:
+            refuse_other_release(version, "in this environment (`make setup` installs it)")
+        except ConfigError as error:
+            mend = str(error)
+    return Check(name, version or "missing", mend)
 
 
 def packages() -> Check:
@@ -169,7 +181,7 @@ def write_tiny_model(folder: Path) -> list[int]:
 def checks(with_engine: bool, waiting: AbstractContextManager[object]) -> Iterator[Check]:
     """Every check, the slow one last; none after the packages where those are not in order."""
     yield Check("Python", platform.python_version())
-    yield from (Check(name, version or "missing") for name, version in versions().items() if name != "python")
+    yield from (package(name, version) for name, version in versions().items() if name != "python")
     yield (pinned := packages())
     if pinned.mend:
         return

@@ -184,7 +184,9 @@ class OARGRPOTrainer(GRPOTrainer):
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
         gate = make_gate(cfg.gating_settings())
         index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
-        at_once = cfg.per_device_train_batch_size * batch.input_ids.shape[1]  # tokens of one of TRL's own padded forwards
+        at_once = (
+            cfg.per_device_train_batch_size * batch.input_ids.shape[1]
+        )  # tokens of one of TRL's own padded forwards
         with self._policy() as policy:
             for rows in batch.micro_batches(index, at_once):
                 some = batch.rows(rows)

@@ -32,6 +32,7 @@ from oar.learner.step import Learner, StepReport
 from oar.models import load_policy, load_tokenizer, load_trained
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.rollout.access import engine_token
+from oar.rollout.release import refuse_other_release
 from oar.rollout.servers import engine_at
 from oar.rollout.sync import make_sync
 from oar.rollout.types import Sampling
@@ -53,6 +54,9 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
     with joined(cfg.learner) as ranks:
         checkpoint = resumed(folder, cfg, ranks)
         learner = make_learner(cfg, checkpoint, start_model, engine_urls, sync_folder, ranks)
+        if ranks.first:
+            for server in learner.client.servers:
+                refuse_other_release(server.release(), f"at {server.url}")
         tracker = make_tracker(cfg, folder) if ranks.first else None  # who has one tells what happens
         if tracker is not None:
             tracker.resume(-1 if checkpoint is None else learner.step)
@@ -218,7 +222,8 @@ def batch_arithmetic(cfg: TrainConfig) -> str:
     return (
         f"{cfg.method.name}, seed {cfg.seed}: {learner.steps} steps of {groups} prompts x {learner.num_generations} = "
         f"{learner.batch_size} completions; {learner.updates_per_rollout} update(s) per rollout, "
-        f"micro-batches of up to {learner.micro_batch_tokens:,} tokens" + (f" over {learner.ranks} ranks" if learner.ranks > 1 else "")
+        f"micro-batches of up to {learner.micro_batch_tokens:,} tokens"
+        + (f" over {learner.ranks} ranks" if learner.ranks > 1 else "")
     )
 
 

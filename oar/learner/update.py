@@ -134,7 +134,9 @@ def accumulate_gradient(
             totals[name] += float(value)
     if len(own) < len(micro_batches[:: ranks.count]):
         # Another rank has one micro-batch more, and each backward pass sums the gradients of all: this rank adds zeros.
-        spare = score_completions(model, data.batch.rows(micro_batches[-1][-1:]), temperature=temperature)  # a short one
+        spare = score_completions(
+            model, data.batch.rows(micro_batches[-1][-1:]), temperature=temperature
+        )  # a short one
         (0.0 * spare.logprobs.sum()).backward()
     loss, clipped, approx_kl = ranks.total(torch.tensor(list(totals.values()), dtype=torch.float64)).tolist()
     tokens = max(1.0, float(mask.sum()))

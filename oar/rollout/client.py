@@ -124,6 +124,10 @@ class EngineClient(Engine):
                     )
         return self._model_info
 
+    def release(self) -> str:
+        """The release of vLLM that serves."""
+        return str(self._server.call("GET", "/version").get("version"))
+
     def weight_version(self) -> int:
         """The version of the weights the engine holds; `UNKNOWN_VERSION` before the first sync."""
         version = self._server.call("GET", "/weight_info").get("weight_version")

@@ -16,9 +16,11 @@ from transformers import AutoConfig
 from oar.errors import ConfigError, DataError, EngineError
 from oar.models import weight_files
 from oar.processes import ChildProcess
+from oar.provenance import versions
 from oar.rollout.access import TOKEN_VARIABLE, is_loopback, new_token
 from oar.rollout.client import EngineClient
 from oar.rollout.http import BUSY_S, HttpServer
+from oar.rollout.release import refuse_other_release
 from oar.rollout.sync import SERVER_ARGUMENTS
 
 _POLL_S = 0.25
@@ -107,9 +109,9 @@ class EngineOptions:
 class VllmEngine:
     """A running server: `with VllmEngine(options) as engine: EngineClient(engine.url, timeout_s, engine.token)`.
 
-    Entering (or `start`) raises ConfigError or DataError for what can be seen beforehand: a port in use, a host that others can
-    reach without a token, a model that is not there, is not in safetensors or cannot be synced; and EngineError when the
-    server dies or is not healthy in time.
+    Entering (or `start`) raises ConfigError or DataError for what can be seen beforehand: another vLLM, a port in use, a host that
+    others can reach without a token, a model that is not there, is not in safetensors or cannot be synced; and EngineError
+    when the server dies or is not healthy in time.
     """
 
     def __init__(self, options: EngineOptions, token: str | None = None) -> None:
@@ -137,6 +139,7 @@ class VllmEngine:
 
     def launch(self) -> None:
         """Create the server's process; after a stop on the same port again, the log of the one before kept beside."""
+        refuse_other_release(versions()["vllm"], "in this environment (`make setup` installs it)")
         _check_host(self._options.host, self._options.token)
         _check_model(self._options.model_path)
         self._port = _reserve_port(self._options.host, self._port)

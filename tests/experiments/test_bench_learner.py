@@ -47,7 +47,10 @@ def test_the_default_has_its_headline_and_sides() -> None:
         ("batches.spread=0", "share above 0"),
         ("headline.length=512", "headline must be one of the cases"),
         ("overrides=['learner.aggregation=token_mean']", "aggregation must be sequence_mean"),
-        ("overrides=['learner.num_generations=8','learner.micro_batch_tokens=1']", "multiple of learner.num_generations"),
+        (
+            "overrides=['learner.num_generations=8','learner.micro_batch_tokens=1']",
+            "multiple of learner.num_generations",
+        ),
         ("overrides=['learner.num_generations=2']", "learner.micro_batch_tokens must be 1"),
         ("overrides=['method=best']", "cannot be composed"),
     ],

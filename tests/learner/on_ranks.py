@@ -65,7 +65,12 @@ LOSING = "grpo, engines lost"  # in a generation, in a push and while another on
 
 
 def config(*overrides: str) -> TrainConfig:
-    small = ["learner.batch_size=24", "learner.num_generations=4", "learner.micro_batch_tokens=160", "probe.warmup_steps=1"]
+    small = [
+        "learner.batch_size=24",
+        "learner.num_generations=4",
+        "learner.micro_batch_tokens=160",
+        "probe.warmup_steps=1",
+    ]
     free = ["sync.max_logprob_diff=100", "learner.warmup_steps=0"]  # completions do not follow the policy here
     return validated(composed(*small, *free, *overrides), TrainConfig)
 

@@ -61,7 +61,9 @@ def gradient(model, data, cfg, *, reference=None, look=None):
 def test_micro_batches_hold_the_tokens_they_may(lengths, most):
     """Each completion once; at most so many tokens but for a single one; so full that no two could be one."""
     empty = random_batch(0, rows=1).rows(torch.zeros(len(lengths), dtype=torch.long))
-    batch = replace(empty, prompt_lengths=torch.ones(len(lengths)).long(), completion_lengths=torch.tensor(lengths).long())
+    batch = replace(
+        empty, prompt_lengths=torch.ones(len(lengths)).long(), completion_lengths=torch.tensor(lengths).long()
+    )
     index = torch.arange(len(lengths)).flip(0)
     parts = batch.micro_batches(index, most)
     assert sorted(row for part in parts for row in part.tolist()) == list(range(len(lengths)))

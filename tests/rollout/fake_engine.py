@@ -12,6 +12,7 @@ FAULTS = (
     "ok",
     "die_after_n_requests",
     "hang",
+    "old_release",
     "wrong_version",
     "bad_json",
     "truncated_json",
@@ -72,6 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         version = "99" if self.server.fault == "wrong_version" else self.server.version
         routes: dict[str, Any] = {
             "/health": {},
+            "/version": {"version": "0.24.0" if self.server.fault == "old_release" else "0.32.0"},
             "/v1/models": {"data": [self.server.served]},
             "/weight_info": {"weight_version": version},
             "/get_world_size": {"world_size": self.server.world_size},

@@ -5,11 +5,13 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 
+from experiments import doctor
 from oar.errors import ConfigError, EngineError
 from oar.rollout.engine import EngineOptions, VllmEngine, telling_lines
 
@@ -28,6 +30,21 @@ def test_a_port_in_use_is_named(tiny_model_dir: Path, tmp_path: Path) -> None:
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model.path must be .*nowhere has no config.json"):
         VllmEngine(EngineOptions(tmp_path / "nowhere", tmp_path / "log")).start()
+
+
+@pytest.mark.parametrize("release", ["0.24.0", "0.31.2", "0.320.0", "1.0.0"])
+def test_another_vllm_is_refused(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    """The package is asked for by its metadata, which comes first on the path here."""
+    metadata = tmp_path / f"vllm-{release}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=rf"vLLM .* must be 0\.32\.\*.* but is {release}") as caught:
+        VllmEngine(EngineOptions(tiny_model_dir, tmp_path / "log")).start()
+    told = {check.name: check for check in doctor.checks(False, nullcontext())}["vllm"]
+    assert (told.found, told.mend) == (release, str(caught.value))
 
 
 def test_a_tied_model_is_refused_on_cpu(tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
