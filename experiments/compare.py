@@ -23,7 +23,6 @@ class CompareConfig:
 
     a: str | None
     b: str | None
-    seed: int
     json: bool
 
     def __post_init__(self) -> None:
@@ -37,14 +36,14 @@ def main(config: DictConfig) -> None:
     """Read both, compare, print."""
     cfg = validated(config, CompareConfig)
     a, b = read_evaluation(Path(str(cfg.a))), read_evaluation(Path(str(cfg.b)))
-    frame = compare(a, b, seed=cfg.seed)
+    frame = compare(a, b)
     print(as_json(cfg, frame) if cfg.json else as_text(cfg, frame))
 
 
 def as_json(cfg: CompareConfig, frame: pd.DataFrame) -> str:
     """One object, with what was compared."""
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    made = {"a": cfg.a, "b": cfg.b, "seed": cfg.seed, "confidence": CONFIDENCE, "resamples": RESAMPLES}
+    made = {"a": cfg.a, "b": cfg.b, "confidence": CONFIDENCE, "resamples": RESAMPLES}
     return json.dumps({**made, "results": rows}, indent=2, allow_nan=False)
 
 

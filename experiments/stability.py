@@ -26,7 +26,6 @@ class StabilityConfig:
     folders: list[str]
     keys: list[str] | None
     reference: list[Any] | None
-    seed: int
     repeat: str | None
     output_dir: str
 
@@ -43,7 +42,7 @@ def main(config: DictConfig) -> None:
     gathered = gather([Path(one) for one in cfg.folders])
     keys = deciding_keys(gathered) if cfg.keys is None else cfg.keys
     study = study_of(keys)
-    levels = compare_levels(gathered, keys, cfg.reference, usual=study.reference, seed=cfg.seed)
+    levels = compare_levels(gathered, keys, cfg.reference, usual=study.reference)
     page = write_stability(study, gathered, levels, folder, claims=REFERENCE, repeat=cfg.repeat)
     print(f"{len(gathered.finished)} of {len(gathered.runs)} runs have finished; written to {page.parent}: {page.name}")
 

@@ -19,13 +19,17 @@ from oar.errors import ConfigError, DataError
 REPRODUCED = "reproduced"
 WITHIN = "within the confidence interval"
 NOT_REPRODUCED = "not reproduced"
+TOO_FEW = "too few seeds to tell"
 NOT_RUN = "not run"
-VERDICTS = (REPRODUCED, WITHIN, NOT_REPRODUCED, NOT_RUN)
+VERDICTS = (REPRODUCED, WITHIN, NOT_REPRODUCED, TOO_FEW, NOT_RUN)
+MIN_SEEDS = 3  # at the full number of steps: with two, Student's t is 12.7, and a bootstrap draws one of them
 OVERHEAD = "overhead"
 
 
 def verdict(low: float, high: float, target: tuple[float, float], tolerance: float = 0.0) -> str:
     """What the 95 % interval [low, high] of a quantity says of the claim that it lies in `target` = (a, b), a <= b.
+
+    The interval is the hull of two (oar.statistics.Estimate), so what holds for the whole of it both of them say.
 
     - `reproduced`: the whole interval lies inside the claimed range, widened by the tolerance on both sides:
       a - tolerance < low and high < b + tolerance. For "A is above B" (a = 0, no upper end, tolerance 0) that is an interval
@@ -34,7 +38,8 @@ def verdict(low: float, high: float, target: tuple[float, float], tolerance: flo
       B" the interval then holds 0, for a number it holds the paper's. The claim is neither borne out nor contradicted.
     - `not reproduced`: otherwise. For "A is above B" the interval lies below 0, for a number beside the paper's.
 
-    The fourth verdict, `not run`, is that of a claim whose quantity the runs at hand do not have; its reason says why.
+    Two more verdicts need no interval; the reason stands beside them. `too few seeds to tell`: of fewer than MIN_SEEDS seeds, or
+    of runs that are shorter than their profile's. `not run`: of a claim whose quantity the runs at hand do not have.
     """
     low, high = round(low, 9), round(high, 9)  # what sums leave behind their last digits decides nothing
     smallest, largest = target

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from oar.accuracy import accuracy
 from oar.errors import DataError
 from oar.evaluation import MEAN
-from oar.seeding import derive_seed
-from oar.statistics import bootstrap_interval, macro_bootstrap_interval
+from oar.statistics import Estimate
 
 PASS = ["benchmark", "metric", "k", "temperature"]
 COLUMNS = [*PASS, "problem_id", "sample", "gold", "correct"]
@@ -45,7 +46,7 @@ def read_evaluation(folder: Path) -> Evaluation:
     return Evaluation(folder, frame, data)
 
 
-def compare(a: Evaluation, b: Evaluation, *, seed: int) -> pd.DataFrame:
+def compare(a: Evaluation, b: Evaluation) -> pd.DataFrame:
     """a - b in percentage points, a row per benchmark and metric (avg@k, greedy pass@1) and one for their mean.
 
     `better` and `worse` count the problems that a solves more and less often. Raises DataError where a and b differ in
@@ -55,16 +56,18 @@ def compare(a: Evaluation, b: Evaluation, *, seed: int) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for metric in a.samples["metric"].unique():
         one, other = problem_scores(a, metric), problem_scores(b, metric)
-        found = [_row(name, metric, one[name], other[name], seed) for name in one]
-        differences = [one[name].scores - other[name].scores for name in one]
-        low, high = macro_bootstrap_interval(differences, seed=derive_seed(seed, "compare", MEAN))
+        found = [_row(name, metric, one[name], other[name]) for name in one]
+        difference = _difference(one, other)
         ks = {row["k"] for row in found}
         mean = {key: sum(row[key] for row in found) / len(found) for key in ("a", "b", "difference")}
         counts = {key: sum(row[key] for row in found) for key in ("n", "better", "worse")}
         k = ks.pop() if len(ks) == 1 else None
         rows += [
             *found,
-            {"benchmark": MEAN, "metric": metric, "k": k, **mean, "ci_low": low, "ci_high": high, **counts},
+            {
+                **{"benchmark": MEAN, "metric": metric, "k": k, **mean, **counts},
+                **{"ci_low": difference.low, "ci_high": difference.high},
+            },
         ]
     return pd.DataFrame(rows).astype({"k": "Int64"})
 
@@ -87,9 +90,14 @@ def problem_scores(evaluation: Evaluation, metric: str) -> dict[str, ProblemScor
     return found
 
 
-def _row(benchmark: str, metric: str, a: ProblemScores, b: ProblemScores, seed: int) -> dict[str, Any]:
-    differences = a.scores - b.scores
-    low, high = bootstrap_interval(differences, seed=derive_seed(seed, "compare", benchmark))
+def _difference(a: Mapping[str, ProblemScores], b: Mapping[str, ProblemScores]) -> Estimate:
+    """Of the mean over benchmarks; both are taken to be of one training seed."""
+    arrays = {name: np.array([[a[name].scores], [b[name].scores]]) for name in a}
+    return accuracy(arrays, by_problem=True).difference()
+
+
+def _row(benchmark: str, metric: str, a: ProblemScores, b: ProblemScores) -> dict[str, Any]:
+    differences, found = a.scores - b.scores, _difference({benchmark: a}, {benchmark: b})
     return {
         "benchmark": benchmark,
         "metric": metric,
@@ -97,8 +105,8 @@ def _row(benchmark: str, metric: str, a: ProblemScores, b: ProblemScores, seed: 
         "a": float(a.scores.mean()),
         "b": float(b.scores.mean()),
         "difference": float(differences.mean()),
-        "ci_low": low,
-        "ci_high": high,
+        "ci_low": found.low,
+        "ci_high": found.high,
         "n": len(differences),
         "better": int((differences > 0).sum()),
         "worse": int((differences < 0).sum()),

@@ -10,15 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import pandas as pd
 
+from oar.accuracy import accuracy
 from oar.completions import Completion
 from oar.errors import ConfigError, DataError
 from oar.files import atomic_path, write_text_atomic
 from oar.metrics import Group, majority_score, pass_at_k, sizes
 from oar.rollout.types import Sampling
 from oar.seeding import derive_seed
-from oar.statistics import bootstrap_interval, macro_bootstrap_interval
+from oar.statistics import Estimate
 from oar.tasks.problem import Problem
 from oar.tasks.verifier import Verdict
 
@@ -135,7 +137,7 @@ def evaluate(
         groups = draw(problems, chosen[benchmark], seed=derive_seed(seed, "evaluation", benchmark))
         _check_groups(benchmark, len(problems), groups, chosen[benchmark].n)
         graded[benchmark] = _grade(problems, groups, task)
-    return EvaluationResult(_summary(graded, chosen, seed, group), _samples_frame(graded, chosen))
+    return EvaluationResult(_summary(graded, chosen, group), _samples_frame(graded, chosen))
 
 
 def concatenate(results: Sequence[EvaluationResult]) -> EvaluationResult:
@@ -205,19 +207,19 @@ Score = Callable[[Sequence[Sample]], float]  # of one problem, 0-100
 
 
 def _summary(
-    graded: Mapping[str, Sequence[Sequence[Sample]]], sampling: Mapping[str, Sampling], seed: int, group: Group | None
+    graded: Mapping[str, Sequence[Sequence[Sample]]], sampling: Mapping[str, Sampling], group: Group | None
 ) -> pd.DataFrame:
     """A row per benchmark and metric, after those of a metric its mean over benchmarks where each of them has it."""
     greedy = next(iter(sampling.values())).temperature == 0
     metric = GREEDY_METRIC if greedy else SAMPLED_METRIC
     own = {benchmark: one.n for benchmark, one in sampling.items()}
-    rows = _metric_rows(metric, own, _correct, graded, sampling, seed)
+    rows = _metric_rows(metric, own, _correct, graded, sampling)
     if group is not None and not greedy:
         for k in sizes(max(own.values())):
             having = {benchmark: k for benchmark, n in own.items() if k in sizes(n)}
-            rows += _metric_rows(PASS_METRIC, having, _pass_at(k), graded, sampling, seed)
+            rows += _metric_rows(PASS_METRIC, having, _pass_at(k), graded, sampling)
         several = {benchmark: n for benchmark, n in own.items() if n > 1}
-        rows += _metric_rows(MAJORITY_METRIC, several, _majority(group), graded, sampling, seed)
+        rows += _metric_rows(MAJORITY_METRIC, several, _majority(group), graded, sampling)
     frame = pd.DataFrame(rows)
     return frame.astype({"k": "Int64"}) if frame["k"].isna().any() else frame
 
@@ -245,13 +247,14 @@ def _metric_rows(
     score: Score,
     graded: Mapping[str, Sequence[Sequence[Sample]]],
     sampling: Mapping[str, Sampling],
-    seed: int,
 ) -> list[dict[str, object]]:
     """The rows of one metric for the benchmarks that `k` names."""
-    per_problem = {benchmark: [score(samples) for samples in graded[benchmark]] for benchmark in k}
+    # In the order of their ids, as oar.comparison reads them back: one accuracy has one interval.
+    by_id = {benchmark: sorted(graded[benchmark], key=lambda samples: samples[0].problem.id) for benchmark in k}
+    per_problem = {benchmark: [score(samples) for samples in groups] for benchmark, groups in by_id.items()}
     rows: list[dict[str, object]] = []
     for benchmark, scores in per_problem.items():
-        low, high = bootstrap_interval(scores, seed=derive_seed(seed, "bootstrap", benchmark))
+        interval = _interval({benchmark: scores})
         samples = [sample for group in graded[benchmark] for sample in group]
         rows.append(
             {
@@ -260,8 +263,8 @@ def _metric_rows(
                 "k": k[benchmark],
                 "temperature": float(sampling[benchmark].temperature),
                 "value": sum(scores) / len(scores),
-                "ci_low": low,
-                "ci_high": high,
+                "ci_low": interval.low,
+                "ci_high": interval.high,
                 "n": len(scores),
                 "samples": len(samples),
                 "truncated_share": sum(sample.finish_reason == "length" for sample in samples) / len(samples),
@@ -271,21 +274,27 @@ def _metric_rows(
     if set(k) != set(graded):
         return rows
     frame = pd.DataFrame(rows)
-    low, high = macro_bootstrap_interval(list(per_problem.values()), seed=derive_seed(seed, "bootstrap", MEAN))
+    interval = _interval(per_problem)
     macro: dict[str, object] = {
         "benchmark": MEAN,
         "metric": metric,
         "k": _common(frame["k"]),
         "temperature": _common(frame["temperature"]),
         "value": frame["value"].mean(),
-        "ci_low": low,
-        "ci_high": high,
+        "ci_low": interval.low,
+        "ci_high": interval.high,
         "n": frame["n"].sum(),
         "samples": frame["samples"].sum(),
         "truncated_share": frame["truncated_share"].mean(),
         "mean_completion_tokens": frame["mean_completion_tokens"].mean(),
     }
     return [*rows, macro]
+
+
+def _interval(per_problem: Mapping[str, Sequence[float]]) -> Estimate:
+    """Of the mean over benchmarks of one model: over problems."""
+    scores = {benchmark: np.array([[of]]) for benchmark, of in per_problem.items()}
+    return accuracy(scores, by_problem=True).linear(lambda arms: arms[..., 0])
 
 
 def _common(values: "pd.Series[float]") -> float | None:

@@ -6,11 +6,12 @@ Runs may come from anywhere, the cells of Table 1 or the folders of a sweep: a c
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import pandas as pd
 
-from oar.claims import NOT_RUN, Claim, verdict
+from oar.claims import MIN_SEEDS, NOT_RUN, TOO_FEW, Claim, verdict
 from oar.errors import ConfigError
 from oar.evaluation import GREEDY_METRIC, SAMPLED_METRIC
 from oar.quantities import QUANTITIES, Arms, NotRunError
@@ -44,12 +45,14 @@ RECORD = (
 COLUMNS = (*CLAIM, *VERDICT, *MEASURED, *RECORD)
 
 
-def ledger(claims: Sequence[Claim], runs: Sequence[Run]) -> pd.DataFrame:
+def ledger(claims: Sequence[Claim], runs: Sequence[Run], full_steps: Mapping[str, int]) -> pd.DataFrame:
     """A row per claim, and of a claim on accuracy per metric: which of them is the paper's is not known, so both are tested.
 
-    COLUMNS: the claim, with what the paper says in the columns `paper_...`; the verdict, with the reason of a `not run`; what was
-    measured here; and what its runs say of themselves (`identities`: by arm the hash of each run's settings, in the
-    order of `seeds`; where runs differ in a column, all that they say). Raises DataError where two runs were not evaluated
+    `full_steps`: by profile the steps of a whole run (`oar.runs.full_steps`); shorter ones are no ground for a verdict.
+
+    COLUMNS: the claim, with what the paper says in the columns `paper_...`; the verdict, with the reason where nothing could be
+    judged; what was measured here; and what its runs say of themselves (`identities`: by arm the hash of each run's settings, in
+    the order of `seeds`; where runs differ in a column, all that they say). Raises DataError where two runs were not evaluated
     alike, ConfigError for a quantity that is unknown or not one of so many arms.
     """
     check_alike(runs)
@@ -57,11 +60,11 @@ def ledger(claims: Sequence[Claim], runs: Sequence[Run]) -> pd.DataFrame:
     for claim in claims:
         _check_quantity(claim)
         metrics = (SAMPLED_METRIC, GREEDY_METRIC) if QUANTITIES[claim.quantity].on_accuracy else ("",)
-        rows += [_row(claim, metric, runs) for metric in metrics]
+        rows += [_row(claim, metric, runs, full_steps) for metric in metrics]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"problems": "Int64"})
 
 
-def _row(claim: Claim, metric: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _row(claim: Claim, metric: str, runs: Sequence[Run], full_steps: Mapping[str, int]) -> dict[str, Any]:
     quantity = QUANTITIES[claim.quantity]
     stated = {
         "claim_id": claim.id,
@@ -77,8 +80,21 @@ def _row(claim: Claim, metric: str, runs: Sequence[Run]) -> dict[str, Any]:
         measured = quantity.measure(claim, metric, arms)
     except NotRunError as missing:
         return stated | {"verdict": NOT_RUN, "reason": str(missing)}
-    judged = verdict(measured.low, measured.high, claim.target, claim.tolerance)
-    return stated | {"verdict": judged} | asdict(measured) | _record(claim, arms)
+    reason = too_few(arms, full_steps)
+    judged = TOO_FEW if reason else verdict(measured.low, measured.high, claim.target, claim.tolerance)
+    return stated | {"verdict": judged, "reason": reason} | asdict(measured) | _record(claim, arms)
+
+
+def too_few(arms: Arms, full_steps: Mapping[str, int]) -> str:
+    """What these runs lack for a verdict, in words; nothing where they are enough and whole."""
+    lacking = [f"{len(arms[0])} of {MIN_SEEDS} seeds"] if len(arms[0]) < MIN_SEEDS else []
+    for run in chain(*arms):
+        profile, steps = run.settings.profile, run.provenance["step"]
+        if profile not in full_steps:
+            lacking.append(f"how many steps a run of profile {profile} has is not known")
+        elif steps < full_steps[profile]:
+            lacking.append(f"{steps} of {full_steps[profile]} steps")
+    return ", ".join(dict.fromkeys(lacking))
 
 
 def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:

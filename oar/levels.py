@@ -10,9 +10,9 @@ import pandas as pd
 from oar.errors import ConfigError, DataError
 from oar.evaluation import GREEDY_METRIC, SAMPLED_METRIC
 from oar.gathering import FINISHED, LAST, NOT_BEGUN, Gathered
-from oar.quantities import Accuracy, Arms, accuracy_of
+from oar.quantities import Arms, accuracy_of
 from oar.runs import Run
-from oar.seeding import derive_seed
+from oar.statistics import Estimate
 
 METRICS = (SAMPLED_METRIC, GREEDY_METRIC)
 DIAGNOSTICS = (*LAST, "entropy_lowest")
@@ -24,8 +24,8 @@ class Levels:
     """What `compare_levels` found.
 
     table: a row per level, indexed by the values of `keys`: `runs` that are known, `begun` and `finished` ones, `seeds` of
-    these; per metric `avg@k`, `avg@k low`, `avg@k high` (percent), `avg@k over` what that interval takes to be random, and the
-    same after `difference avg@k` (points, from `reference`, paired by seed; empty at the reference itself); the means of
+    these; per metric `avg@k` (percent) with its ENDS (oar.statistics.Estimate: `avg@k low`, `avg@k interval over`), and the same
+    after `difference avg@k` (points, from `reference`, paired by seed; empty at the reference itself); the means of
     DIAGNOSTICS over finished runs; `collapsed`, how many runs, unfinished ones too, did, and `collapse_step`, of the earliest.
     """
 
@@ -61,7 +61,6 @@ def compare_levels(
     reference: Sequence[Any] | None,
     *,
     usual: Level | None = None,
-    seed: int,
 ) -> Levels:
     """Group the runs by `keys`, one or two settings that vary.
 
@@ -96,9 +95,9 @@ def compare_levels(
         row: dict[str, Any] = {"runs": len(found), "begun": begun, "finished": len(arms[level])}
         row |= {"seeds": ", ".join(map(str, arms[level]))}
         for metric in METRICS:
-            row |= _measured(metric, metric, [arms[level]], seed)
+            row |= _measured(metric, metric, [arms[level]])
             if level != against:
-                row |= _measured(f"difference {metric}", metric, [arms[level], arms[against]], seed)
+                row |= _measured(f"difference {metric}", metric, [arms[level], arms[against]])
         done = found[found["state"] == FINISHED]
         row |= {name: done[name].mean() for name in DIAGNOSTICS}
         collapses = found["collapse_step"].dropna()
@@ -139,17 +138,16 @@ def _by_seed(gathered: Gathered, level: Level, rows: pd.DataFrame, keys: Sequenc
     return {int(row["seed"]): gathered.finished[row["run"]] for row in done.sort_values("seed").to_dict("records")}
 
 
-def _measured(name: str, metric: str, by_arm: Sequence[dict[int, Run]], seed: int) -> dict[str, Any]:
+def _measured(name: str, metric: str, by_arm: Sequence[dict[int, Run]]) -> dict[str, Any]:
     """Accuracy of the one arm, or first minus second, at the seeds that all arms have; nothing where they have none."""
     common = [run_seed for run_seed in by_arm[0] if all(run_seed in arm for arm in by_arm)]
     if not common:
         return {}
     arms: Arms = [[arm[run_seed] for run_seed in common] for arm in by_arm]
-    # The same draws of problems for all levels: what makes a problem hard is no part of what tells them apart.
-    found: Accuracy = accuracy_of(metric, arms, seed=derive_seed(seed, "levels", metric))
-    if not found.has_interval:
-        scores = found.by_seed.mean(axis=0)
-        return {name: scores[0] if len(arms) == 1 else scores[0] - scores[1], f"{name} over": "one seed, no interval"}
-    measured = found.linear(lambda scores: scores[..., 0] - (scores[..., 1] if len(arms) > 1 else 0), "")
-    low, high, over = measured.low, measured.high, measured.interval_over
-    return {name: measured.value, f"{name} low": low, f"{name} high": high, f"{name} over": over}
+    found, _ = accuracy_of(metric, arms)
+    return columns(name, found.linear(lambda scores: scores[..., 0]) if len(arms) == 1 else found.difference())
+
+
+def columns(name: str, found: Estimate) -> dict[str, Any]:
+    """What the table of `Levels` holds of an estimate: ENDS after its name."""
+    return {name: found.value} | {f"{name} {end.replace('_', ' ')}": value for end, value in found.ends().items()}

@@ -6,19 +6,19 @@ to the same seed or the same hard problem is no part of their interval.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from oar.accuracy import Accuracy, accuracy
 from oar.claims import Claim
-from oar.comparison import problem_scores
 from oar.errors import OarError
 from oar.evaluation import MEAN
 from oar.runs import Run
-from oar.seeding import derive_seed
-from oar.statistics import crossed_bootstrap, percentile_interval, student_interval
+from oar.statistics import Estimate, estimate, median_bootstrap, ratio_interval, student_interval
 
 COLLAPSE_WINDOW = 9  # steps of the running mean of the entropy
 COLLAPSE_SHARE = 0.2  # an assumption of ours: an entropy below a fifth of what it was at the start has collapsed
@@ -32,10 +32,10 @@ class NotRunError(OarError):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A quantity of some runs with its 95 % interval [low, high].
+    """A quantity of some runs with its 95 % interval [low, high], as `oar.statistics.Estimate` has it.
 
-    `interval_over`: what the interval takes to be random. Of accuracy also the benchmarks, how many problems they have
-    together, and the samples of each problem (of each benchmark's, where they differ).
+    Of accuracy also the benchmarks, how many problems they have together, and the samples of each problem (of each benchmark's,
+    where they differ).
     """
 
     value: float
@@ -46,6 +46,11 @@ class Measurement:
     benchmarks: str = ""
     problems: int | None = None
     k: str = ""
+
+
+def measurement(found: Estimate, unit: str, facts: Mapping[str, Any] | None = None) -> Measurement:
+    """The estimate in its unit."""
+    return Measurement(found.value, found.low, found.high, unit, found.over, **(facts or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,57 +67,23 @@ class Quantity:
     on_accuracy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Percent correct, mean over benchmarks: by seed (seeds, arms), bootstrap draws of its mean (resamples, arms), and facts.
+def accuracy_of(metric: str, arms: Arms, sets: Mapping[str, int] | None = None) -> tuple[Accuracy, dict[str, Any]]:
+    """Of the benchmarks in `sets`, each with so many problems, or of all; and what `Measurement` says of them.
 
-    There are no draws where only scores of whole benchmarks were kept.
-    """
-
-    by_seed: Array
-    draws: Array | None
-    facts: dict[str, Any]
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether there are problems or several seeds to draw from."""
-        return self.draws is not None or len(self.by_seed) > 1
-
-    def linear(self, of: Callable[[Array], Array], unit: str) -> Measurement:
-        """A quantity that is linear in the accuracy of the arms, (..., arms) to (...). Needs `has_interval`."""
-        low, high = student_interval(of(self.by_seed)) if self.draws is None else percentile_interval(of(self.draws))
-        return Measurement(float(of(self.by_seed).mean()), low, high, unit, **self.facts)
-
-
-def _accuracy(claim: Claim, metric: str, arms: Arms) -> Accuracy:
-    """Raises NotRunError where the runs have neither single completions nor several seeds."""
-    found = accuracy_of(metric, arms, seed=derive_seed("claims", claim.id, metric), sets=claim.sets)
-    if not found.has_interval:
-        raise NotRunError("one seed, and no samples.parquet to draw problems from: there is no interval")
-    return found
-
-
-def accuracy_of(metric: str, arms: Arms, *, seed: int, sets: Mapping[str, int] | None = None) -> Accuracy:
-    """Of the benchmarks in `sets`, each with so many problems; of all that there are without them.
-
-    Draws are of problems and seeds where every run kept its completions. Raises NotRunError where a benchmark is not there whole.
+    Problems are drawn where every run kept its scores of single ones. Raises NotRunError where a benchmark is not there whole.
     """
     rows = _benchmarks(sets or {}, metric, arms[0][0])
-    whole = all(run.evaluation is not None for runs in arms for run in runs)
-    read = _by_problem if whole else _by_benchmark
+    by_problem = all(run.problem_scores(metric) is not None for runs in arms for run in runs)
+    read = _by_problem if by_problem else _by_benchmark
     by_run = [[read(run, metric) for run in runs] for runs in arms]
-    scores = [np.array([[found[name] for found in runs] for runs in by_run]) for name in rows.index]
+    scores = {str(name): np.array([[found[name] for found in runs] for runs in by_run]) for name in rows.index}
     k = [int(one) for one in rows["k"]]
-    return Accuracy(
-        by_seed=np.mean([array.mean(axis=2).T for array in scores], axis=0),
-        draws=crossed_bootstrap(scores, seed=seed) if whole else None,
-        facts={
-            "interval_over": _over("problems", len(arms[0])) if whole else "seeds",
-            "benchmarks": ", ".join(rows.index),
-            "problems": int(rows["n"].sum()),
-            "k": str(k[0]) if len(set(k)) == 1 else ", ".join(map(str, k)),
-        },
-    )
+    facts = {
+        "benchmarks": ", ".join(rows.index),
+        "problems": int(rows["n"].sum()),
+        "k": str(k[0]) if len(set(k)) == 1 else ", ".join(map(str, k)),
+    }
+    return accuracy(scores, by_problem=by_problem), facts
 
 
 def _benchmarks(sets: Mapping[str, int], metric: str, run: Run) -> pd.DataFrame:
@@ -130,8 +101,9 @@ def _benchmarks(sets: Mapping[str, int], metric: str, run: Run) -> pd.DataFrame:
 
 def _by_problem(run: Run, metric: str) -> dict[str, NDArray[Any]]:
     """By benchmark the score of each problem, in the order of their ids."""
-    assert run.evaluation is not None
-    return {name: found.scores.to_numpy() for name, found in problem_scores(run.evaluation, metric).items()}
+    found = run.problem_scores(metric)
+    assert found is not None
+    return {name: one.scores.to_numpy() for name, one in found.items()}
 
 
 def _by_benchmark(run: Run, metric: str) -> dict[str, NDArray[Any]]:
@@ -143,19 +115,25 @@ def _by_benchmark(run: Run, metric: str) -> dict[str, NDArray[Any]]:
 
 
 def _score(claim: Claim, metric: str, arms: Arms) -> Measurement:
-    return _accuracy(claim, metric, arms).linear(lambda scores: scores[..., 0], "%")
+    found, facts = accuracy_of(metric, arms, claim.sets)
+    return measurement(found.linear(lambda scores: scores[..., 0]), "%", facts)
 
 
 def _difference(claim: Claim, metric: str, arms: Arms) -> Measurement:
-    return _accuracy(claim, metric, arms).linear(lambda scores: scores[..., 0] - scores[..., 1], "points")
+    found, facts = accuracy_of(metric, arms, claim.sets)
+    return measurement(found.difference(), "points", facts)
 
 
 def _share(claim: Claim, metric: str, arms: Arms) -> Measurement:
-    """Of the second arm's gain over the third, what the first one has. Raises NotRunError where there is no such gain."""
-    found = _accuracy(claim, metric, arms)
+    """Of the second arm's gain over the third, what the first one has. Raises NotRunError where there is no such gain.
+
+    Over seeds it is Fieller's interval (1954, "Some problems in interval estimation"): the shares at which Student's interval of
+    what is left of the first gain holds 0.
+    """
+    found, facts = accuracy_of(metric, arms, claim.sets)
     if found.draws is None:
-        raise NotRunError("needs samples.parquet of every run: a ratio of gains has no interval over seeds alone")
-    gain = found.linear(lambda scores: scores[..., 1] - scores[..., 2], "points")
+        raise NotRunError("needs samples.parquet of every run: a share of a gain is drawn by problems")
+    gain = found.linear(lambda scores: scores[..., 1] - scores[..., 2])
     if gain.low <= 0:
         _, gaining, base = claim.arms
         measured = f"{gain.value:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}] points"
@@ -164,20 +142,27 @@ def _share(claim: Claim, metric: str, arms: Arms) -> Measurement:
     def share(scores: Array) -> Array:
         return 100 * (scores[..., 0] - scores[..., 2]) / (scores[..., 1] - scores[..., 2])
 
-    gaining_draws = found.draws[
-        found.draws[:, 1] > found.draws[:, 2]
-    ]  # all but 2.5 % at most: the others have no share
-    value = float(share(found.by_seed.mean(axis=0)))
-    return Measurement(value, *percentile_interval(share(gaining_draws)), "%", **found.facts)
+    # All draws but 2.5 % at most: the others have no share.
+    draws = share(found.draws[found.draws[:, 1] > found.draws[:, 2]])
+    gains = found.by_seed[:, :2] - found.by_seed[:, 2:]
+    student = ratio_interval(*gains.T) if len(gains) > 1 else None
+    over_seeds = None if student is None else (100 * student[0], 100 * student[1])
+    return measurement(estimate(float(share(found.by_seed.mean(axis=0))), draws, over_seeds), "%", facts)
 
 
-def _overhead(claim: Claim, _metric: str, arms: Arms) -> Measurement:
-    """Ratio of the median seconds of a training step, over all seeds: a slow first step does not count."""
+def _overhead(_claim: Claim, _metric: str, arms: Arms) -> Measurement:
+    """Ratio of the median seconds of a training step, over all seeds: a slow first step does not count.
+
+    Over seeds it is Student's interval of the logarithm of each seed's ratio.
+    """
     seconds = _logged(arms, lambda run: run.timings["total"])
-    draws = crossed_bootstrap([seconds], seed=derive_seed("claims", claim.id), statistic=np.median)
+    draws = median_bootstrap(seconds)
     one, other = np.median(seconds, axis=(1, 2))
-    interval = percentile_interval(draws[:, 0] / draws[:, 1])
-    return Measurement(float(one / other), *interval, "x", _over("steps", len(arms[0])))
+    by_seed, student = np.log(np.divide(*np.median(seconds, axis=2))), None
+    if len(by_seed) > 1:
+        low, high = student_interval(by_seed)
+        student = exp(low), exp(high)
+    return measurement(estimate(float(one / other), draws[:, 0] / draws[:, 1], student, units="steps"), "x")
 
 
 def _reward(_claim: Claim, _metric: str, arms: Arms) -> Measurement:
@@ -211,11 +196,10 @@ def collapse_step(entropy: Array) -> int | None:
 
 
 def _over_seeds(values: Array, unit: str) -> Measurement:
-    """First arm minus second, values (2, seeds). Raises NotRunError for one seed, which shows no spread."""
-    if values.shape[1] == 1:
-        raise NotRunError("one seed: there is no interval")
+    """First arm minus second, values (2, seeds)."""
     differences = values[0] - values[1]
-    return Measurement(float(differences.mean()), *student_interval(differences), unit, "seeds")
+    student = student_interval(differences) if len(differences) > 1 else None
+    return measurement(estimate(float(differences.mean()), None, student), unit)
 
 
 def _logged(arms: Arms, series: Callable[[Run], "pd.Series[float]"]) -> Array:
@@ -223,10 +207,6 @@ def _logged(arms: Arms, series: Callable[[Run], "pd.Series[float]"]) -> Array:
     by_run = [series(run).dropna() for runs in arms for run in runs]
     frame = pd.concat(by_run, axis=1, join="inner")
     return frame.to_numpy(dtype=np.float64).T.reshape(len(arms), len(arms[0]), -1)
-
-
-def _over(units: str, seeds: int) -> str:
-    return f"{units} and seeds" if seeds > 1 else f"{units}, one seed"
 
 
 QUANTITIES = {

@@ -11,20 +11,26 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from oar.comparison import Evaluation, check_same, read_evaluation
+from oar.comparison import Evaluation, ProblemScores, check_same, problem_scores, read_evaluation
 from oar.config import TrainConfig
 from oar.config.saved import saved_config
 from oar.errors import DataError
+from oar.provenance import ROOT
 from oar.tracking import METRICS, TIMINGS
 
 
 @dataclass(frozen=True)
 class Run:
-    """What `experiments.train` left in `folder`. `settings`: config.yaml; `provenance`: of evaluation.json."""
+    """What `experiments.train` left in `folder`. `settings`: config.yaml; `provenance`: of evaluation.json.
+
+    `kept`: right samples by problem (metric, benchmark, k, problem_id, right), as scores.parquet of a table has them for a run
+    whose samples.parquet is not there.
+    """
 
     folder: Path
     settings: DictConfig
     provenance: Mapping[str, Any]
+    kept: pd.DataFrame | None = None
 
     @property
     def seed(self) -> int:
@@ -44,6 +50,18 @@ class Run:
     def evaluation(self) -> Evaluation | None:
         """Every graded completion; None where the run was kept without them."""
         return read_evaluation(self.folder) if (self.folder / "samples.parquet").exists() else None
+
+    def problem_scores(self, metric: str) -> dict[str, ProblemScores] | None:
+        """By benchmark, of one metric (avg@k or greedy pass@1); None where the run was kept without them."""
+        if self.evaluation is not None:
+            return problem_scores(self.evaluation, metric)
+        if self.kept is None or self.kept.empty:
+            return None
+        chosen = self.kept[self.kept["metric"] == metric].sort_values("problem_id").set_index("problem_id")
+        return {
+            str(name): ProblemScores(int(of["k"].iloc[0]), 100.0 * of["right"] / of["k"])
+            for name, of in chosen.groupby("benchmark", sort=False)
+        }
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -70,6 +88,12 @@ def read_run(folder: Path) -> Run:
     if missing:
         raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")
     return Run(folder, settings, provenance)
+
+
+def full_steps() -> dict[str, int]:
+    """By profile of conf/profile the training steps of a whole run."""
+    files = sorted((ROOT / "conf" / "profile").glob("*.yaml"))
+    return {file.stem: int(OmegaConf.load(file).learner.steps) for file in files}
 
 
 def finished(folder: Path, settings: TrainConfig) -> dict[str, Any] | None:

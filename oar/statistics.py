@@ -3,7 +3,8 @@
 Pure numpy; nothing here knows where a score came from.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -12,7 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from oar.errors import DataError
 
 CONFIDENCE = 0.95
-RESAMPLES = 2000
+RESAMPLES = 20_000  # of problems and seeds
+BOOTSTRAP_SEED = 1  # one for all: a quantity has the same interval wherever it is shown
+GROUP_RESAMPLES = 2000  # of groups of values
+NO_INTERVAL = (float("nan"), float("nan"))
+PERCENT = 100.0
+ENDS = ("low", "high", "interval_over", "bootstrap_low", "bootstrap_high", "student_low", "student_high")
 
 
 def _scores(values: ArrayLike, name: str) -> NDArray[np.float64]:
@@ -24,56 +30,76 @@ def _scores(values: ArrayLike, name: str) -> NDArray[np.float64]:
     return array
 
 
-def _resampled_means(scores: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Means of `resamples` draws with replacement: shape (resamples,)."""
-    return scores[rng.integers(scores.size, size=(resamples, scores.size))].mean(axis=1)
-
-
 def percentile_interval(draws: NDArray[np.float64], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """What lies between the outer quantiles of bootstrap draws (draws,)."""
     low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
-def bootstrap_interval(
-    per_problem_scores: ArrayLike, *, seed: int, confidence: float = CONFIDENCE, resamples: int = RESAMPLES
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean score, resampling problems.
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A quantity with the one interval at CONFIDENCE that every page shows and every verdict is made by.
 
-    Samples of one problem are not independent of each other, so give one score per problem (its mean over samples),
-    shape (problems,). The interval has the unit of the scores. Raises DataError on no scores or a non-finite one.
+    low, high: the hull of `bootstrap` (percentiles of draws) and `student` (over training seeds), so that what it leaves out both
+    leave out: the first is too narrow where seeds differ much (results/coverage), the second may miss what problems add. `over`:
+    what it takes to be random. An interval that cannot be had is NaN.
     """
-    scores = _scores(per_problem_scores, "per_problem_scores")
-    return percentile_interval(_resampled_means(scores, resamples, np.random.default_rng(seed)), confidence)
+
+    value: float
+    low: float
+    high: float
+    over: str
+    bootstrap: tuple[float, float]
+    student: tuple[float, float]
+
+    def ends(self) -> dict[str, float | str]:
+        """Its interval for a table: ENDS."""
+        return dict(zip(ENDS, (self.low, self.high, self.over, *self.bootstrap, *self.student), strict=True))
 
 
-def macro_bootstrap_interval(
-    benchmarks: Sequence[ArrayLike], *, seed: int, confidence: float = CONFIDENCE, resamples: int = RESAMPLES
-) -> tuple[float, float]:
-    """Interval of the unweighted mean over benchmarks: problems are resampled within each benchmark."""
-    if not benchmarks:
-        raise DataError("A mean over benchmarks needs at least one benchmark, got none.")
-    rng = np.random.default_rng(seed)
-    means = [_resampled_means(_scores(scores, "per_problem_scores"), resamples, rng) for scores in benchmarks]
-    return percentile_interval(np.mean(means, axis=0), confidence)
+def estimate(
+    value: float, draws: NDArray[np.float64] | None, student: tuple[float, float] | None, *, units: str = "problems"
+) -> Estimate:
+    """The quantity with its interval, from what there is of draws (draws,) of `units` and seeds, and of an interval over seeds.
+
+    One seed has no `student`: its interval is over the units alone, and says so. Numbers are rounded to 9 digits: in which order
+    they were summed is no part of them.
+    """
+    bootstrap = NO_INTERVAL if draws is None else percentile_interval(draws)
+    ends = [*(bootstrap if draws is not None else ()), *(student or ())]
+    if not ends:
+        over = "one seed, no interval"
+    elif draws is None:
+        over = "seeds"
+    else:
+        over = f"{units} and seeds" if student else f"{units}, one seed"
+    # An interval holds its own value: Jeffreys' draws of a score of 0 % are all above it.
+    low, high = (min(value, *ends), max(value, *ends)) if ends else NO_INTERVAL
+    own = bootstrap, student or NO_INTERVAL
+    return Estimate(_rounded(value), _rounded(low), _rounded(high), over, *((_rounded(a), _rounded(b)) for a, b in own))
+
+
+def _rounded(value: float) -> float:
+    return round(value, 9)
 
 
 def crossed_bootstrap(
-    benchmarks: Sequence[ArrayLike],
-    *,
-    seed: int,
-    statistic: Callable[..., NDArray[np.float64]] = np.mean,
-    resamples: int = RESAMPLES,
+    benchmarks: Sequence[ArrayLike], *, seed: int = BOOTSTRAP_SEED, resamples: int = RESAMPLES
 ) -> NDArray[np.float64]:
     """Bootstrap draws of each arm's mean over benchmarks, (resamples, arms), where seeds and problems are both random.
 
-    Each benchmark is an array (arms, seeds, problems) of scores, with the same arms and seeds. A draw takes training seeds with
-    replacement, the same for all benchmarks, and within each benchmark problems; every drawn problem is scored under every
-    drawn seed by `statistic`, which is called with `axis`. All arms have the same draws, so that differences and ratios of
-    the columns are paired. Of n > 1 seeds, n - 1 are drawn: seeds are few, and n draws would show (n - 1) / n of their variance
-    (Rao and Wu 1988, "Resampling inference with complex survey data"). Drawing both sides of a table makes intervals mildly too
-    wide (Owen 2007, "The pigeonhole bootstrap"). One seed or one problem has no spread of its own. Raises DataError
-    where the arrays do not fit together or hold a value that is not finite.
+    Each benchmark is an array (arms, seeds, problems) of scores in percent, with the same arms and seeds. Samples of one problem
+    are not independent of each other, so a problem has one score, their mean. A draw takes training seeds with replacement, the
+    same for all benchmarks, and within each benchmark weighs problems as the Bayesian bootstrap does (Rubin 1981). All arms
+    have the same draws, so that differences and ratios of the columns are paired. Of n > 1 seeds, n - 1 are drawn: seeds are few,
+    and n draws would show (n - 1) / n of their variance (Rao and Wu 1988, "Resampling inference with complex survey data").
+    Drawing both sides of a table makes intervals mildly too wide (Owen 2007, "The pigeonhole bootstrap"). One seed has no
+    spread of its own.
+
+    Right-or-wrong scores are so drawn from Beta(right, wrong), which has no spread where all of a benchmark is right or all is
+    wrong, as with 0 of 30: there, an arm's draws are Jeffreys' Beta(right + 1/2, wrong + 1/2) (Brown, Cai and DasGupta 2001,
+    "Interval estimation for a binomial proportion"). Raises DataError where the arrays do not fit together or hold a value that
+    is not finite.
     """
     arrays = [np.asarray(scores, dtype=np.float64) for scores in benchmarks]
     shapes = {array.shape[:2] for array in arrays}
@@ -84,18 +110,40 @@ def crossed_bootstrap(
         )
     ((arms, seeds),) = shapes
     rng = np.random.default_rng(seed)
-    drawn_seeds = rng.integers(seeds, size=(resamples, max(1, seeds - 1), 1))
+    (at_the_ends,) = rng.spawn(1)  # a stream of its own: which arms need it does not move the other draws
+    times_drawn = rng.multinomial(max(1, seeds - 1), np.full(seeds, 1 / seeds), size=resamples)
+    seed_weights = times_drawn / max(1, seeds - 1)
     total = np.zeros((resamples, arms))
     for array in arrays:
         problems = array.shape[2]
-        drawn = rng.integers(problems, size=(resamples, 1, problems))
+        weights = rng.standard_exponential((resamples, problems))
+        weights /= weights.sum(axis=1, keepdims=True)
+        drawn = np.einsum("ras,rs->ra", np.tensordot(weights, array, axes=(1, 2)), seed_weights)
         for arm in range(arms):
-            total[:, arm] += statistic(array[arm][drawn_seeds, drawn], axis=(1, 2))
+            right = problems * array[arm, 0, 0] / PERCENT
+            if np.ptp(array[arm]) == 0 and right in (0, problems):
+                drawn[:, arm] = PERCENT * at_the_ends.beta(right + 0.5, problems - right + 0.5, size=resamples)
+        total += drawn
     return total / len(arrays)
 
 
+def median_bootstrap(values: ArrayLike) -> NDArray[np.float64]:
+    """Bootstrap draws of each arm's median, (RESAMPLES, arms), of values (arms, seeds, steps); seeds as in `crossed_bootstrap`.
+
+    A draw takes seeds and steps with replacement, the same for all arms. Raises DataError for none, or one that is not finite.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 3 or not array.size or not np.isfinite(array).all():
+        raise DataError(f"Values must be finite and of the shape (arms, seeds, steps), got {array.shape}.")
+    _, seeds, steps = array.shape
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
+    drawn_seeds = rng.integers(seeds, size=(RESAMPLES, max(1, seeds - 1), 1))
+    drawn_steps = rng.integers(steps, size=(RESAMPLES, 1, steps))
+    return np.stack([np.median(arm[drawn_seeds, drawn_steps], axis=(1, 2)) for arm in array], axis=1)
+
+
 def resampled_sums(
-    values: ArrayLike, groups: ArrayLike, *, seed: int, resamples: int = RESAMPLES
+    values: ArrayLike, groups: ArrayLike, *, seed: int, resamples: int = GROUP_RESAMPLES
 ) -> NDArray[np.float64]:
     """Sums over whole groups drawn with replacement, as many as there are: values (N, ...) to (resamples, ...).
 
@@ -118,7 +166,7 @@ def grouped_interval(
     *,
     seed: int,
     confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
+    resamples: int = GROUP_RESAMPLES,
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of `values` (N,), resampling whole `groups` (N,) of any sizes."""
     scores = _scores(values, "values")
@@ -138,15 +186,53 @@ def student_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> tuple
     return mean - reach, mean + reach
 
 
+def ratio_interval(ones: ArrayLike, others: ArrayLike) -> tuple[float, float]:
+    """Fieller's interval of mean(ones) / mean(others), two or more pairs (n,): the ratios r at which Student's interval of
+    ones - r * others holds 0 (Fieller 1954, "Some problems in interval estimation").
+
+    Raises DataError for fewer pairs, and where Student's interval of `others` holds 0: the ratio has then no bounds.
+    """
+    x, y = _scores(ones, "ones"), _scores(others, "others")
+    if y.size < 2 or np.multiply(*student_interval(y)) <= 0:
+        raise DataError("A ratio needs two or more pairs whose second values are clearly beside 0.")
+    (xx, xy), (_, yy) = np.cov(x, y) * student_quantile(y.size - 1) ** 2 / y.size
+    # (x - r y)^2 = xx - 2 r xy + r^2 yy, solved for r
+    square, linear, constant = y.mean() ** 2 - yy, x.mean() * y.mean() - xy, x.mean() ** 2 - xx
+    reach = np.sqrt(max(0.0, linear**2 - square * constant))
+    return float((linear - reach) / square), float((linear + reach) / square)
+
+
 @cache
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """The t that Student's distribution with `freedom` degrees stays below in absolute value with probability `confidence`.
+    """The t that Student's distribution with `freedom` degrees stays below in absolute value with probability `confidence`."""
+    angle, below = _student(freedom)
+    return float(np.sqrt(freedom) * np.tan(np.interp(confidence, below, angle)))
 
-    With t = sqrt(freedom) tan(angle), the density of the angle is proportional to cos(angle) ** (freedom - 1).
+
+def student_p(values: ArrayLike) -> float:
+    """Two-sided p of Student's test that the mean of two or more values (n,) is 0; `student_interval` leaves 0 out where p < 5 %.
+
+    Raises DataError for fewer values or one that is not finite.
+    """
+    mean, error = mean_and_standard_error(values)
+    if error is None:
+        raise DataError("A test over seeds needs two or more, got one.")
+    if error == 0:
+        return float(mean == 0)
+    freedom = np.size(values) - 1
+    angle, below = _student(freedom)
+    return float(1 - np.interp(np.arctan(abs(mean) / error / np.sqrt(freedom)), angle, below))
+
+
+@cache
+def _student(freedom: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Angles (N,) and the probability (N,) that |t| = sqrt(freedom) tan(angle) stays below.
+
+    The density of the angle is proportional to cos(angle) ** (freedom - 1).
     """
     edges = np.linspace(0.0, np.pi / 2, 200_001)
     below = np.cumsum(np.cos((edges[1:] + edges[:-1]) / 2) ** (freedom - 1))
-    return float(np.sqrt(freedom) * np.tan(np.interp(confidence, below / below[-1], edges[1:])))
+    return edges[1:], below / below[-1]
 
 
 def mean_and_standard_error(values: ArrayLike) -> tuple[float, float | None]:

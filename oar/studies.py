@@ -12,19 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from oar.accuracy import accuracy
 from oar.comparison import check_same, problem_scores
 from oar.errors import DataError
 from oar.evaluation import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.power import seeds_needed
 from oar.runs import Run
-from oar.seeding import derive_seed
-from oar.statistics import (
-    CONFIDENCE,
-    RESAMPLES,
-    crossed_bootstrap,
-    mean_and_standard_error,
-    percentile_interval,
-)
+from oar.statistics import RESAMPLES, Estimate, mean_and_standard_error, student_p
 
 MEASURED = (SAMPLED_METRIC, GREEDY_METRIC)
 
@@ -50,14 +44,14 @@ def arm_scores(runs: Sequence[Finished]) -> pd.DataFrame:
     return scores[scores["metric"].isin(MEASURED)].reset_index(drop=True)
 
 
-def differences(runs: Sequence[Finished], *, reference: str, seed: int) -> pd.DataFrame:
+def differences(runs: Sequence[Finished], *, reference: str) -> pd.DataFrame:
     """A row per condition, metric of MEASURED and arm but the reference: the arm minus the reference, percentage points.
 
     Columns condition, metric, arm, difference (mean over benchmarks, over the seeds that both have), error (standard error of
-    the per-seed differences, NaN for one seed), low and high (95 %, seeds and problems drawn with replacement, the same for
-    both arms), p (two-sided, of the same draws), p_holm (for all rows of the metric together), seeds, and seeds_needed: how many
-    would show a true difference of this size (`oar.power`; missing for one seed). Raises DataError where runs were not
-    evaluated alike, or an arm has no seed in common with the reference.
+    the per-seed differences, NaN for one seed), ENDS (oar.statistics.Estimate, the same problems and seeds drawn for both arms),
+    p_bootstrap (two-sided, of the same draws), p (the larger one of that and Student's over seeds), p_holm (for all rows of the
+    metric together), seeds, and seeds_needed: how many would show a true difference of this size (`oar.power`; missing for one
+    seed). Raises DataError where runs were not evaluated alike, or an arm has no seed in common with the reference.
     """
     rows = []
     for condition in dict.fromkeys(one.condition for one in runs):
@@ -71,12 +65,14 @@ def differences(runs: Sequence[Finished], *, reference: str, seed: int) -> pd.Da
             for arm in by_arm:
                 if arm == reference:
                     continue
-                name = derive_seed(seed, "study", condition, metric, arm)
-                found = _difference(by_arm[arm], by_arm[reference], metric, name)
+                found = _difference(by_arm[arm], by_arm[reference], metric)
                 rows.append({"condition": condition, "metric": metric, "arm": arm, **found})
-    table = pd.DataFrame(rows)
-    table["p_holm"] = table.groupby("metric")["p"].transform(lambda values: holm(values.to_numpy()))
-    return table.astype({"seeds_needed": "Int64"})
+    return with_holm(pd.DataFrame(rows)).astype({"seeds_needed": "Int64"})
+
+
+def with_holm(table: pd.DataFrame) -> pd.DataFrame:
+    """With p_holm, of the p of all rows of a metric."""
+    return table.assign(p_holm=table.groupby("metric")["p"].transform(lambda values: holm(values.to_numpy())))
 
 
 def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,32 +87,37 @@ def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return adjusted
 
 
-def _difference(arm: Mapping[int, Run], reference: Mapping[int, Run], metric: str, seed: int) -> dict[str, Any]:
+def _difference(arm: Mapping[int, Run], reference: Mapping[int, Run], metric: str) -> dict[str, Any]:
     seeds = sorted(set(arm) & set(reference))
     if not seeds:
         raise DataError(f"An arm and its reference must share a seed, but have {sorted(arm)} and {sorted(reference)}.")
     runs = [[side[one] for one in seeds] for side in (arm, reference)]
-    benchmarks = _problem_arrays(runs, metric)
-    draws = crossed_bootstrap(benchmarks, seed=seed)
-    drawn = draws[:, 0] - draws[:, 1]
-    low, high = percentile_interval(drawn, CONFIDENCE)
-    by_seed = np.mean([(array[0] - array[1]).mean(axis=1) for array in benchmarks], axis=0)
-    difference, error = mean_and_standard_error(by_seed)
+    found = accuracy(_problem_arrays(runs, metric), by_problem=True)
+    assert found.draws is not None
+    drawn = np.round(
+        found.draws[:, 0] - found.draws[:, 1], 9
+    )  # what sums leave behind their last digits is no difference
     # A tail that no draw reached is not impossible: one draw is counted to each.
     tail = (1 + min((drawn <= 0).sum(), (drawn >= 0).sum())) / (RESAMPLES + 1)
-    needed = None if error is None else seeds_needed(difference, error * np.sqrt(len(seeds)))
+    return compared(found.difference(), found.by_seed[:, 0] - found.by_seed[:, 1], min(1.0, 2 * tail))
+
+
+def compared(found: Estimate, by_seed: NDArray[np.float64], p_bootstrap: float) -> dict[str, Any]:
+    """A row of `differences` but condition, metric, arm and p_holm; by_seed: (seeds,)."""
+    _, error = mean_and_standard_error(by_seed)
+    needed = None if error is None else seeds_needed(found.value, error * np.sqrt(len(by_seed)))
     return {
-        "difference": difference,
+        "difference": found.value,
         "error": np.nan if error is None else error,
-        "low": low,
-        "high": high,
-        "p": min(1.0, 2 * tail),
-        "seeds": len(seeds),
+        **found.ends(),
+        "p_bootstrap": p_bootstrap,
+        "p": p_bootstrap if error is None else max(p_bootstrap, student_p(by_seed)),
+        "seeds": len(by_seed),
         "seeds_needed": needed,
     }
 
 
-def _problem_arrays(runs: Sequence[Sequence[Run]], metric: str) -> list[NDArray[np.float64]]:
+def _problem_arrays(runs: Sequence[Sequence[Run]], metric: str) -> dict[str, NDArray[np.float64]]:
     """Of each benchmark the scores (arms, seeds, problems) of runs[arm][seed], 0 to 100."""
     first = runs[0][0].evaluation
     found: list[list[Any]] = []
@@ -128,7 +129,7 @@ def _problem_arrays(runs: Sequence[Sequence[Run]], metric: str) -> list[NDArray[
             check_same(first, run.evaluation)
             found[-1].append(problem_scores(run.evaluation, metric))
     names = list(found[0][0])
-    return [np.array([[run[name].scores.to_numpy() for run in arm] for arm in found]) for name in names]
+    return {name: np.array([[run[name].scores.to_numpy() for run in arm] for arm in found]) for name in names}
 
 
 def mean_scores(scores: pd.DataFrame) -> pd.DataFrame:

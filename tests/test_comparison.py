@@ -45,9 +45,9 @@ def saved(folder: Path, samples: pd.DataFrame, data: object = None) -> Path:
 @pytest.fixture
 def table(tmp_path: Path) -> Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]:
     def of(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-        return compare(
-            read_evaluation(saved(tmp_path / "a", a)), read_evaluation(saved(tmp_path / "b", b)), seed=1
-        ).set_index(["benchmark", "metric"])
+        return compare(read_evaluation(saved(tmp_path / "a", a)), read_evaluation(saved(tmp_path / "b", b))).set_index(
+            ["benchmark", "metric"]
+        )
 
     return of
 
@@ -80,8 +80,8 @@ def test_pairing_takes_out_what_is_hard_for_both(table: Callable[..., pd.DataFra
 
 def test_swapped_signs(tmp_path: Path) -> None:
     a, b = saved(tmp_path / "a", rows([[1], [1], [0], [1]])), saved(tmp_path / "b", rows([[0], [1], [1], [0]]))
-    one = compare(read_evaluation(a), read_evaluation(b), seed=1).iloc[0]
-    other = compare(read_evaluation(b), read_evaluation(a), seed=1).iloc[0]
+    one = compare(read_evaluation(a), read_evaluation(b)).iloc[0]
+    other = compare(read_evaluation(b), read_evaluation(a)).iloc[0]
     assert (one["difference"], one["better"], one["worse"]) == (-other["difference"], other["worse"], other["better"])
     assert (one["ci_low"], one["ci_high"]) == pytest.approx((-other["ci_high"], -other["ci_low"]))
 
@@ -122,13 +122,13 @@ def test_what_is_no_pair(other: pd.DataFrame, data: object, said: str, tmp_path:
     a, b = read_evaluation(saved(tmp_path / "a", BASE)), read_evaluation(saved(tmp_path / "b", other, data))
     for pair in ((a, b), (b, a)):
         with pytest.raises(DataError, match=said) as caught:
-            compare(*pair, seed=1)
+            compare(*pair)
         assert "\n" not in str(caught.value)
 
 
 def test_the_same_file_under_another_name_is_the_same_data(tmp_path: Path) -> None:
     a, b = saved(tmp_path / "a", BASE), saved(tmp_path / "b", BASE, {"toy": ORIGIN | {"file": "copy.jsonl"}})
-    assert compare(read_evaluation(a), read_evaluation(b), seed=1)["difference"].tolist() == [0.0, 0.0]
+    assert compare(read_evaluation(a), read_evaluation(b))["difference"].tolist() == [0.0, 0.0]
 
 
 def test_folders_without_an_evaluation(tmp_path: Path) -> None:

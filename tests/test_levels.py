@@ -37,7 +37,7 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
         (2, {"tau": 0.2}, bad_better),
         (3, {"tau": 0.4}, BETTER),
     )
-    levels = compare_levels(gathered, ["gating.tau"], [0.4], seed=1)
+    levels = compare_levels(gathered, ["gating.tau"], [0.4])
     assert levels.values == [[0.2, 0.4]]
     low, reference = levels.cells[0.2,], levels.cells[0.4,]
     assert low["avg@k"] == pytest.approx((75 + 50) / 2)
@@ -47,7 +47,7 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     found = [low[f"difference avg@k{end}"] for end in ("", " low", " high")]
     assert found == pytest.approx([25, 25, 25])  # every problem under every seed: only pairing shows it
     assert (low["seeds"], reference["seeds"]) == ("1, 2", "1, 2, 3")
-    assert low["difference avg@k over"] == "problems and seeds"
+    assert low["difference avg@k interval over"] == "problems and seeds"
 
 
 def test_without_completions_only_seeds_are_drawn(tmp_path: Path) -> None:
@@ -60,26 +60,26 @@ def test_without_completions_only_seeds_are_drawn(tmp_path: Path) -> None:
         (1, {"tau": 0.9}, BETTER),
         samples=False,
     )
-    cells = compare_levels(gathered, ["gating.tau"], [0.4], seed=1).cells
+    cells = compare_levels(gathered, ["gating.tau"], [0.4]).cells
     low, high = student_interval([25.0, 50.0])
     assert [cells[0.2,][f"difference avg@k{end}"] for end in ("", " low", " high")] == pytest.approx([37.5, low, high])
-    assert cells[0.2,]["difference avg@k over"] == "seeds"
+    assert cells[0.2,]["difference avg@k interval over"] == "seeds"
     assert cells[0.9,]["difference avg@k"] == 25.0
     assert np.isnan(cells[0.9,]["difference avg@k low"])
-    assert cells[0.9,]["avg@k over"] == "one seed, no interval"
+    assert cells[0.9,]["avg@k interval over"] == "one seed, no interval"
 
 
 def test_a_level_whose_runs_failed_is_a_level(tmp_path: Path) -> None:
     swept(tmp_path, (1, {"tau": 0.4}, WORSE), (1, {"tau": 0.2}, BETTER))
     (tmp_path / "1" / "evaluation.json").unlink()
-    cells = compare_levels(gather([tmp_path]), ["gating.tau"], None, seed=1).cells
+    cells = compare_levels(gather([tmp_path]), ["gating.tau"], None).cells
     assert [cells[0.2,][name] for name in ("runs", "begun", "finished")] == [1, 1, 0]
     assert np.isnan(cells[0.2,]["avg@k"])
     with pytest.raises(ConfigError, match="at a level with a finished run"):
-        compare_levels(gather([tmp_path]), ["gating.tau"], [0.2], seed=1)
+        compare_levels(gather([tmp_path]), ["gating.tau"], [0.2])
     (tmp_path / "0" / "evaluation.json").unlink()
     with pytest.raises(DataError, match="No run has finished"):
-        compare_levels(gather([tmp_path]), ["gating.tau"], None, seed=1)
+        compare_levels(gather([tmp_path]), ["gating.tau"], None)
 
 
 def test_keys_that_decide_the_others_are_found(tmp_path: Path) -> None:
@@ -97,18 +97,18 @@ def test_keys_that_decide_the_others_are_found(tmp_path: Path) -> None:
     gathered = gather([tmp_path])
     assert gathered.varying == ["gating.name", "gating.suppress", "gating.boost"]
     assert deciding_keys(gathered) == ["gating.name"]
-    levels = compare_levels(gathered, ["gating.name"], None, usual=("bilevel",), seed=1)
+    levels = compare_levels(gathered, ["gating.name"], None, usual=("bilevel",))
     assert levels.values == [["bilevel", "boost_only", "suppress_only", "none"]]
     assert levels.reference == ("bilevel",)
-    assert compare_levels(gathered, ["gating.name"], ["none"], usual=("bilevel",), seed=1).reference == ("none",)
-    assert compare_levels(gathered, ["gating.name"], None, usual=("warmup",), seed=1).reference == ("bilevel",)
+    assert compare_levels(gathered, ["gating.name"], ["none"], usual=("bilevel",)).reference == ("none",)
+    assert compare_levels(gathered, ["gating.name"], None, usual=("warmup",)).reference == ("bilevel",)
 
 
 def test_a_grid_has_two_keys(tmp_path: Path) -> None:
     grid = [(tau, beta) for tau in (0.4, 0.2) for beta in (4.0, 1.0)]
     gathered = swept(tmp_path, *((1, {"tau": tau, "beta": beta}, BETTER) for tau, beta in grid))
     assert deciding_keys(gathered) == ["gating.tau", "gating.beta"]
-    levels = compare_levels(gathered, ["gating.tau", "gating.beta"], [0.4, 1], seed=1)
+    levels = compare_levels(gathered, ["gating.tau", "gating.beta"], [0.4, 1])
     assert levels.values == [[0.2, 0.4], [1, 4]]
     assert levels.label(levels.reference) == "tau 0.4, beta 1"
 
@@ -122,13 +122,13 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         (1, {"tau": 0.4}, BETTER),
     )
     with pytest.raises(ConfigError, match=r"settings that vary among these runs \(gating.tau, gating.beta\)"):
-        compare_levels(gathered, ["probe.name"], None, seed=1)
+        compare_levels(gathered, ["probe.name"], None)
     with pytest.raises(
         ConfigError,
         match=r"at a level with a finished run \(2; 1; 4\), but is 3",
     ):
-        compare_levels(gather([tmp_path / "0", tmp_path / "1", tmp_path / "2"]), ["gating.beta"], [3], seed=1)
+        compare_levels(gather([tmp_path / "0", tmp_path / "1", tmp_path / "2"]), ["gating.beta"], [3])
     with pytest.raises(DataError, match=r"runs at gating.tau=0.2 differ in gating.beta too"):
-        compare_levels(gather([tmp_path / "1", tmp_path / "2", tmp_path / "3"]), ["gating.tau"], None, seed=1)
+        compare_levels(gather([tmp_path / "1", tmp_path / "2", tmp_path / "3"]), ["gating.tau"], None)
     with pytest.raises(DataError, match=r"/0 and .*/3 are the same run \(gating.tau=0.4, gating.beta=2, same seed\)"):
-        compare_levels(gathered, ["gating.tau", "gating.beta"], None, seed=1)
+        compare_levels(gathered, ["gating.tau", "gating.beta"], None)

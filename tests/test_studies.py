@@ -40,7 +40,7 @@ def three_seeds(folder, condition="default"):
 
 def test_differences_by_hand(tmp_path) -> None:
     """Means over two benchmarks: 6.25, 12.5 and 0 by seed; mean 6.25, standard deviation 6.25."""
-    table = differences(three_seeds(tmp_path), reference="grpo", seed=1)
+    table = differences(three_seeds(tmp_path), reference="grpo")
     row = table[table["metric"] == "avg@k"].iloc[0]
     assert (row["condition"], row["arm"], row["seeds"]) == ("default", "oar_g", 3)
     assert row["difference"] == pytest.approx(6.25)
@@ -58,25 +58,25 @@ def test_differences_are_taken_within_a_condition_and_between_shared_seeds(tmp_p
     runs = three_seeds(tmp_path)
     runs += [finished(tmp_path, "grpo", seed, {"a": HARD, "b": HARD}, "hard") for seed in (1, 2)]
     runs += [finished(tmp_path, "oar_g", seed, {"a": EASY, "b": HARD}, "hard") for seed in (2, 3)]
-    table = differences(runs, reference="grpo", seed=1).set_index(["condition", "metric"])
+    table = differences(runs, reference="grpo").set_index(["condition", "metric"])
     assert table.loc[("hard", "avg@k"), "difference"] == pytest.approx((75 - 18.75) / 2)
     assert table.loc[("hard", "avg@k"), "seeds"] == 1
     assert np.isnan(table.loc[("hard", "avg@k"), "error"])
     assert pd.isna(table.loc[("hard", "avg@k"), "seeds_needed"])
     assert table.loc[("default", "avg@k"), "difference"] == pytest.approx(6.25)
     with pytest.raises(DataError, match="share a seed"):
-        differences([runs[0], finished(tmp_path, "oar_p", 9, {"a": EASY, "b": HARD})], reference="grpo", seed=1)
+        differences([runs[0], finished(tmp_path, "oar_p", 9, {"a": EASY, "b": HARD})], reference="grpo")
     with pytest.raises(DataError, match="reference 'oar_p'"):
-        differences(runs, reference="oar_p", seed=1)
+        differences(runs, reference="oar_p")
 
 
 def test_runs_of_other_problems_are_not_compared(tmp_path) -> None:
     runs = [finished(tmp_path, "grpo", 1, {"a": EASY}), finished(tmp_path, "oar_g", 1, {"a": EASY[:3]})]
     with pytest.raises(DataError, match="cannot be compared"):
-        differences(runs, reference="grpo", seed=1)
+        differences(runs, reference="grpo")
     runs = [finished(tmp_path, "grpo", 2, {"a": EASY}), finished(tmp_path, "oar_g", 2, {"a": EASY}, keep_samples=False)]
     with pytest.raises(DataError, match=r"samples\.parquet"):
-        differences(runs, reference="grpo", seed=1)
+        differences(runs, reference="grpo")
 
 
 def test_holm_by_hand() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from oar.claims import NOT_RUN, VERDICTS
+from oar.claims import MIN_SEEDS, NOT_RUN, VERDICTS
 from oar.files import atomic_path
 from oar.quantities import COLLAPSE_SHARE, COLLAPSE_WINDOW
 from oar.statistics import CONFIDENCE
@@ -27,11 +27,13 @@ it is that number. The verdict compares this range with the {CONFIDENCE:.0%} int
 - **within the confidence interval**: otherwise, where interval and range have a value in common. For "A > B" the interval
   holds 0, for a number it holds that number: neither borne out nor contradicted.
 - **not reproduced**: otherwise. For "A > B" the interval lies below 0, for a number beside it.
+- **too few seeds to tell**: fewer than {MIN_SEEDS} seeds, or runs of fewer steps than their profile has; which, stands beside it.
 - **not run**: these runs cannot tell; the reason stands beside it.
 
-Methods are paired by training seed and by problem. An interval is over what stands beside it: over problems and seeds it is a
-bootstrap that draws both, over seeds alone (no samples.parquet, or nothing that has problems) Student's. With two or three
-seeds, or with steps of one run, which are not independent, read it as rather too narrow; one seed says nothing of other seeds.
+Methods are paired by training seed and by problem. The interval covers two, so that a verdict holds only where both bear it
+out: a bootstrap that draws problems (or training steps) and seeds, and Student's over seeds; alone where there is no other
+(no scores of single problems, nothing that has problems). How often such intervals hold the true value was simulated:
+results/coverage. Of one seed there is an interval over problems (or steps) alone, which says nothing of other seeds.
 Which metric is the paper's is not known, so accuracy is tested under both. Tolerances are our assumptions, and so is what
 counts as collapse: entropy whose mean over {COLLAPSE_WINDOW} steps falls below {COLLAPSE_SHARE:g} of what it was at first."""
 OTHER_PROFILE = """On this profile model and task are not the paper's: claims about its numbers are not run, and what holds or
@@ -71,10 +73,12 @@ def tested_table(rows: pd.DataFrame) -> str:
     for row in rows.to_dict("records"):
         digits, sign = DIGITS[row["unit"]], "+" if row["unit"] in SIGNED else ""
         value, low, high = (f"{row[key]:{sign}.{digits}f}" for key in ("value", "low", "high"))
-        measured = f"{value} [{low}, {high}] {row['unit']}"
+        interval = "" if pd.isna(row["low"]) else f" [{low}, {high}]"
+        measured = f"{value}{interval} {row['unit']}"
+        judged = f"**{row['verdict']}**" + (f" ({row['reason']})" if row["reason"] else "")
         claimed = row["paper_target"] + (f" ± {row['tolerance']:g}" if row["tolerance"] else "")
         sampled = f"{row['problems']} x {row['k']}" if row["k"] else ""
-        lines.append([row["paper_claim"], claimed, f"**{row['verdict']}**", row["quantity"], row["metric"], measured])
+        lines.append([row["paper_claim"], claimed, judged, row["quantity"], row["metric"], measured])
         lines[-1] += [row["interval_over"], sampled, row["seeds"]]
     return table_text(header, lines)
 

@@ -12,35 +12,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from oar.accuracy import accuracy
 from oar.comparison import read_evaluation
 from oar.errors import DataError
 from oar.evaluation import MEAN
 from oar.power import POWER, sd_interval, seeds_needed, smallest_shown
 from oar.reports.methods import BASE, CONTROL, GRPO, ORACLE, kind, label
 from oar.reports.pages import table_lines
-from oar.seeding import derive_seed
-from oar.statistics import (
-    CONFIDENCE,
-    crossed_bootstrap,
-    percentile_interval,
-    student_interval,
-)
+from oar.statistics import CONFIDENCE, ENDS
 
 SCORES = "scores.parquet"
-SEEDS = "seeds"  # alone: of an interval that no problems were drawn for
 KEYS = ["method", "seed", "benchmark", "metric"]
 COLUMNS = [*KEYS, "k", "problem_id", "right"]  # right: how many of the k samples of a problem
-INTERVALS = ["low", "high", "interval_over", "seeds_low", "seeds_high"]
 NEEDED = ["seeds_needed", "seeds_needed_from", "seeds_needed_to"]
 DIFFERENCES = [
     *("metric", "method", "kind", "against", "benchmark", "seeds", "problems", "difference"),
-    *INTERVALS,
+    *ENDS,
     *("sd", *NEEDED, "smallest_shown"),
 ]
-READING = f"""Each line is a method minus GRPO, percentage points of the mean over benchmarks, paired by training seed. The first
-{CONFIDENCE:.0%} interval is a bootstrap that draws seeds and problems, where scores of single problems were kept; the second is
-Student's, over seeds alone. Few seeds make the first rather too narrow and the second very wide. An interval that holds 0 shows
-no difference.
+READING = f"""Each line is a method minus GRPO, percentage points of the mean over benchmarks, paired by training seed. The
+{CONFIDENCE:.0%} interval to judge by covers the two beside it: a bootstrap that draws seeds and problems, where scores of
+single problems were kept, and Student's, over seeds alone. Few seeds can make the first much too narrow (results/coverage) and
+make the second very wide. An interval that holds 0 shows no difference, and one seed says nothing of other seeds.
 
 *Seeds to show it*: how many seeds a paired two-sided test at {1 - CONFIDENCE:.0%} needs to find a true difference of the size
 that was found, with a chance of {POWER:.0%}; in brackets the same at both ends of the {CONFIDENCE:.0%} interval of *sd over
@@ -92,10 +85,10 @@ def _check(problems: pd.DataFrame, scores: pd.DataFrame, kept: Path) -> None:
 def differences(scores: pd.DataFrame, problems: pd.DataFrame) -> pd.DataFrame:
     """A row (DIFFERENCES) per metric, method and benchmark, the mean over benchmarks among them: the method minus GRPO, points.
 
-    `scores`: KEYS and `value`, percent; `problems`: `read_problem_scores`. `low`, `high`: the interval over what
-    `interval_over` names; `seeds_low`, `seeds_high`: Student's, over seeds alone. Of the mean over benchmarks also `sd`,
-    the standard deviation of the per-seed differences, and what follows for the number of seeds; `seeds_needed_from` and
-    `_to` are those at the ends of the interval of `sd`. What cannot be known (one seed, no scores of problems) is left blank.
+    `scores`: KEYS and `value`, percent; `problems`: `read_problem_scores`. The difference with its ENDS is an
+    `oar.statistics.Estimate`. Of the mean over benchmarks also `sd`, the standard deviation of the per-seed differences, and what
+    follows for the number of seeds; `seeds_needed_from` and `_to` are those at the ends of the interval of `sd`. What cannot be
+    known (one seed, no scores of problems) is left blank.
     """
     rows: list[dict[str, Any]] = []
     methods = [str(method) for method in scores["method"].unique() if method not in (BASE, GRPO)]
@@ -104,10 +97,13 @@ def differences(scores: pd.DataFrame, problems: pd.DataFrame) -> pd.DataFrame:
         paired = own.merge(other, on=["benchmark", "seed"], suffixes=("", "_grpo"))
         seeds = sorted(paired["seed"].unique())
         arrays = _arrays(problems[problems["metric"] == metric], method, seeds)
+        by_problem = bool(arrays)
+        arrays = arrays or _of_benchmarks(paired)
         for benchmark in paired["benchmark"].unique():
-            of = paired[paired["benchmark"] == benchmark].sort_values("seed")
-            by_seed = (of["value"] - of["value_grpo"]).to_numpy()
-            chosen = list(arrays.values()) if benchmark == MEAN else [arrays[benchmark]] if arrays else []
+            of = paired[paired["benchmark"] == benchmark]
+            chosen = arrays if benchmark == MEAN else {benchmark: arrays[benchmark]}
+            found = accuracy(chosen, by_problem=by_problem)
+            difference, by_seed = found.difference(), found.by_seed[:, 0] - found.by_seed[:, 1]
             rows.append(
                 {
                     "metric": metric,
@@ -117,8 +113,8 @@ def differences(scores: pd.DataFrame, problems: pd.DataFrame) -> pd.DataFrame:
                     "benchmark": benchmark,
                     "seeds": len(seeds),
                     "problems": int(of["n"].iloc[0]),
-                    "difference": float(by_seed.mean()),
-                    **_intervals(by_seed, chosen, derive_seed("table1", str(metric), method, benchmark)),
+                    "difference": difference.value,
+                    **difference.ends(),
                     **(_seeds(by_seed) if benchmark == MEAN else {}),
                 }
             )
@@ -144,16 +140,12 @@ def _arrays(problems: pd.DataFrame, method: str, seeds: list[int]) -> dict[str, 
     return arrays
 
 
-def _intervals(by_seed: np.ndarray, arrays: list[np.ndarray], seed: int) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(INTERVALS)
-    if len(by_seed) > 1:
-        found["seeds_low"], found["seeds_high"] = student_interval(by_seed)
-        found |= {"low": found["seeds_low"], "high": found["seeds_high"], "interval_over": SEEDS}
-    if arrays:
-        draws = crossed_bootstrap(arrays, seed=seed)
-        found["low"], found["high"] = percentile_interval(draws[:, 0] - draws[:, 1])
-        found["interval_over"] = "problems and seeds" if len(by_seed) > 1 else "problems, one seed"
-    return found
+def _of_benchmarks(paired: pd.DataFrame) -> dict[str, np.ndarray]:
+    """By benchmark the scores of the method and of GRPO, percent, (2, seeds, 1)."""
+    return {
+        str(benchmark): of.sort_values("seed")[["value", "value_grpo"]].to_numpy(np.float64).T[..., None]
+        for benchmark, of in paired[paired["benchmark"] != MEAN].groupby("benchmark", sort=False)
+    }
 
 
 def _seeds(by_seed: np.ndarray) -> dict[str, Any]:
@@ -174,8 +166,9 @@ def differences_section(table: pd.DataFrame) -> str:
             row["metric"],
             label(row["method"]),
             f"{row['difference']:+.1f}",
-            _over_problems(row),
-            _interval(row["seeds_low"], row["seeds_high"]),
+            _interval(row["low"], row["high"]) + one_seed(row),
+            _interval(row["bootstrap_low"], row["bootstrap_high"]),
+            _interval(row["student_low"], row["student_high"]),
             "" if pd.isna(row["sd"]) else f"{row['sd']:.2f}",
             str(row["seeds"]),
             needed_text(row),
@@ -187,8 +180,9 @@ def differences_section(table: pd.DataFrame) -> str:
         "metric",
         "",
         "minus GRPO",
-        f"[{CONFIDENCE:.0%}] over problems and seeds",
-        f"[{CONFIDENCE:.0%}] over seeds alone",
+        f"[{CONFIDENCE:.0%}]",
+        "of problems and seeds",
+        "of seeds alone",
     ]
     header += ["sd over seeds", "seeds", "seeds to show it", "smallest shown"]
     return "\n\n".join(["## Differences from GRPO: are they real?", _reading(rows), table_lines(header, lines)])
@@ -202,11 +196,9 @@ def needed_text(row: Mapping[Any, Any]) -> str:
     return one if low == high else f"{one} ({low} to {high})"
 
 
-def _over_problems(row: Mapping[Any, Any]) -> str:
-    if pd.isna(row["low"]) or row["interval_over"] == SEEDS:
-        return ""
-    alone = " (one seed)" if row["seeds"] == 1 else ""
-    return _interval(row["low"], row["high"]) + alone
+def one_seed(row: Mapping[Any, Any]) -> str:
+    """What must stand beside an interval that says nothing of other seeds; nothing where it does."""
+    return " over problems, one seed" if row["interval_over"] == "problems, one seed" else ""
 
 
 def _interval(low: float, high: float) -> str:

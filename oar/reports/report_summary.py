@@ -12,16 +12,17 @@ from typing import Any
 
 import pandas as pd
 
-from oar.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, VERDICTS, WITHIN
+from oar.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, VERDICTS, WITHIN
 from oar.evaluation import MEAN
-from oar.reports.differences import DIFFERENCES, needed_text
+from oar.reports.differences import DIFFERENCES, needed_text, one_seed
 from oar.reports.methods import CONTROL, METHOD, ORACLE, kind, label
 from oar.reports.report_charts import Dot, Panel, Row, dot_chart
+from oar.statistics import ENDS
 
 CAUSAL, ERROR = "causal_auc", "error_top_fifth"  # metrics of recall.csv
 TABLE1 = "embedded"  # folder of results/: its answers come first
 CHANCE = "uniform"  # its constant signal
-SIGNS = {REPRODUCED: "✓", WITHIN: "≈", NOT_REPRODUCED: "✗", NOT_RUN: "–"}
+SIGNS = {REPRODUCED: "✓", WITHIN: "≈", NOT_REPRODUCED: "✗", TOO_FEW: "?", NOT_RUN: "–"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def _compared(table: pd.DataFrame) -> pd.DataFrame | None:
         rows = table[table["benchmark"] == MEAN]
         needed = [needed_text(row) for row in rows.to_dict("records")]
         return rows.assign(name=rows["method"].map(label), needed=needed, against=rows["against"].map(label))
-    if not {"condition", "arm", "metric", "difference", "low", "high", "seeds", "seeds_needed"} <= set(table.columns):
+    if not {"condition", "arm", "metric", "difference", *ENDS, "seeds", "seeds_needed"} <= set(table.columns):
         return None
     # A study (oar/studies.py): arms, most of them methods, under conditions; the page says what they are compared with.
     name = table["arm"].map(label)
@@ -201,14 +202,16 @@ def what_became_of_the_claims(question: str, table: pd.DataFrame, source: str) -
             f"{SIGNS.get(row['verdict'], '')} {row['verdict']}",
             row["paper_claim"],
             row["metric"] if pd.notna(row["metric"]) else "",
-            f"{row['value']:.3g} [{row['low']:.3g}, {row['high']:.3g}] {row['unit']}",
+            f"{row['value']:.3g}{_ends(row)} {row['unit']}",
             str(row["seeds"]),
         ]
         for row in tested.to_dict("records")
     ]
     head = ["verdict", "claim of the paper", "metric", "measured here [95 %]", "seeds"]
-    borne_out = (tested["verdict"] == REPRODUCED).sum()
-    short = f"{borne_out} of the {len(tested)} tests that could be made bear a claim out."
+    borne_out, open_ones = ((tested["verdict"] == verdict).sum() for verdict in (REPRODUCED, TOO_FEW))
+    short = f"{borne_out} of the {len(tested) - open_ones} tests that could be made bear a claim out."
+    if open_ones:
+        short += f" For {open_ones} more there are too few seeds, or too short runs, to tell."
     by_verdict = [(verdict, tested[tested["verdict"] == verdict]["paper_claim"].unique()) for verdict in VERDICTS]
     sentences = [
         f"{verdict.capitalize()}: {html.escape('; '.join(claims))}." for verdict, claims in by_verdict if len(claims)
@@ -254,8 +257,12 @@ def _told(records: Sequence[dict[Any, Any]]) -> str:
     return "; ".join(f"{name}: {', '.join(found)}" for name, found in groups.items() if found)
 
 
+def _ends(row: dict[Any, Any]) -> str:
+    return "" if pd.isna(row["low"]) else f" [{row['low']:.3g}, {row['high']:.3g}]"
+
+
 def _points(row: dict[Any, Any]) -> str:
-    interval = "" if pd.isna(row["low"]) else f" [{row['low']:+.1f}, {row['high']:+.1f}]"
+    interval = "" if pd.isna(row["low"]) else f" [{row['low']:+.1f}, {row['high']:+.1f}]{one_seed(row)}"
     return f"{row['difference']:+.1f}{interval}"
 
 

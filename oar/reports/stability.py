@@ -20,6 +20,7 @@ from oar.reports.pages import table_lines
 from oar.reports.stability_figures import draw_frontier, draw_levels, draw_trajectories
 from oar.reports.stability_studies import Study
 from oar.reports.study import StudyPage, write_study
+from oar.runs import full_steps
 from oar.statistics import CONFIDENCE
 
 COMMON = ("profile", "model.name", "method.name", "gating.name", "probe.name", "learner.steps")  # told where all agree
@@ -32,8 +33,8 @@ DIAGNOSTICS = {
     "boosted_share": ("boosted", ".1%"),
 }
 READING = """Accuracy is the unweighted mean over benchmarks, in percent: `{sampled}` of samples, `{greedy}` greedy. Differences
-are in points from {reference}, paired by training seed. Brackets: {confidence:.0%} intervals over {over}. With two or three
-seeds they are rather too narrow."""
+are in points from {reference}, paired by training seed. Brackets: {confidence:.0%} intervals over {over}. Where problems
+were drawn, an interval covers two: a bootstrap over problems and seeds, and Student's over seeds, which with two is very wide."""
 CHANCE = (
     """Of {tests} such differences, {apart} have an interval without 0; about one in twenty would without any effect."""
 )
@@ -53,7 +54,7 @@ def write_stability(
     command that repeats all, the multirun's own and that of the page where None. Returns the page.
     """
     runs = list(gathered.finished.values())
-    tested = ledger(load_claims(claims), runs)
+    tested = ledger(load_claims(claims), runs, full_steps())
     tested = tested[tested["verdict"] != NOT_RUN]
     for name, table in {"runs.csv": gathered.runs, "levels.csv": levels.table.reset_index()}.items():
         with atomic_path(folder / name) as path:
@@ -119,7 +120,7 @@ def _ran(gathered: Gathered) -> str:
 
 def _measured(gathered: Gathered, levels: Levels, tested: pd.DataFrame) -> str:
     table, reference = levels.table, levels.label(levels.reference)
-    over = "; ".join(dict.fromkeys(value for metric in METRICS for value in table[f"{metric} over"].dropna()))
+    over = "; ".join(dict.fromkeys(value for metric in METRICS for value in table[f"{metric} interval over"].dropna()))
     parts = [
         "## Accuracy",
         READING.format(

@@ -16,6 +16,7 @@ from oar.files import atomic_path
 from oar.mistakes import mistakes_table
 from oar.power import POWER
 from oar.reports.credit_dynamics import credit_section, draw_credit, draw_profile
+from oar.reports.differences import one_seed
 from oar.reports.figures import COLOURS, MARKERS, STYLE, draw_curves, save_png
 from oar.reports.mistakes import draw_mistakes, mistakes_section
 from oar.reports.pages import table_lines
@@ -23,14 +24,14 @@ from oar.reports.study import StudyPage, write_study
 from oar.statistics import CONFIDENCE
 from oar.studies import Finished, arm_scores, differences, mean_scores
 
-SEED = 1  # of the bootstrap
 FAR = 3.0  # of the median reach of the intervals: an arm beyond is not drawn to scale
 METRICS = {SAMPLED_METRIC: "avg@k, temperature 1", GREEDY_METRIC: "pass@1, greedy"}
 READING = """**How to read it.** Percent of held-out problems, mean of the tiers. *Means* are ± the standard error over training
 seeds. *Differences* are an arm minus `{reference}` under the same condition, percentage points, paired by seed and by problem:
-± is the standard error of the per-seed differences, in brackets the {confidence:.0%} interval of a bootstrap that draws seeds and
-problems. With two or three seeds such an interval is rather too narrow. *p, Holm*: the same bootstrap's two-sided p, adjusted for
-the {tests} comparisons of the metric. *Seeds to show it*: how many seeds a paired test at {level:.0%} would need to find a true
+± is the standard error of the per-seed differences, in brackets the {confidence:.0%} interval. It covers two: a bootstrap that
+draws seeds and problems, which few seeds can make much too narrow, and Student's over seeds, which with two is very wide
+(results/coverage says how often they hold the true value). *p, Holm*: the larger of the two-sided p of both, adjusted for the
+{tests} comparisons of the metric. *Seeds to show it*: how many seeds a paired test at {level:.0%} would need to find a true
 difference of the size that was measured, with a chance of {power:.0%}; from two or three seeds that is a rough guess. Where the
 interval holds 0, the sign is open."""
 
@@ -56,7 +57,7 @@ def write_results(study: Study, runs: Sequence[Finished], folder: Path, *, prove
     Everything is read and compared before anything is written. Raises DataError where runs cannot be compared.
     """
     scores = arm_scores(runs)
-    table = differences(runs, reference=study.reference, seed=SEED)
+    table = differences(runs, reference=study.reference)
     credit = credit_table(runs) if study.credit else None
     mistakes = mistakes_table(runs) if study.mistakes else None
     with atomic_path(folder / "scores.csv") as path:
@@ -140,7 +141,7 @@ def differences_table(rows: pd.DataFrame) -> str:
             row["condition"],
             f"`{row['arm']}`",
             with_error(row["difference"], row["error"], sign="+"),
-            f"[{row['low']:+.1f}, {row['high']:+.1f}]",
+            f"[{row['low']:+.1f}, {row['high']:+.1f}]{one_seed(row)}",
             f"{row['p_holm']:.3f}",
             str(row["seeds"]),
             needed_text(row["seeds_needed"], row["error"]),

@@ -7,7 +7,7 @@ own and never enters our numbers.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +21,7 @@ from oar.reports.claims import claims_section, table_text, write_claims
 from oar.reports.differences import SCORES, differences, differences_section, read_problem_scores
 from oar.reports.figures import draw_curves, draw_table1, with_sampling
 from oar.reports.methods import BASE, GRPO, label, method_order
-from oar.runs import read_lines, read_run
+from oar.runs import Run, full_steps, read_lines, read_run
 from oar.statistics import mean_and_standard_error
 
 COLUMNS = ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
@@ -53,11 +53,10 @@ def write_table1(cells: Sequence[Cell], folder: Path, *, reference: Path, proven
     # Everything is read before anything is written: an unfinished cell leaves the last table as it was.
     scores = read_scores(cells)
     runs = [(cell.method, read_lines(cell.metrics)) for cell in cells if cell.metrics is not None]
-    trained = [read_run(cell.evaluation.parent) for cell in cells if cell.metrics is not None]
-    claims = ledger(load_claims(reference), trained)
     runs_by_key = {(cell.method, cell.seed): cell.evaluation.parent for cell in cells}
     problems = read_problem_scores(runs_by_key, folder / SCORES, scores)
     compared = differences(scores, problems)
+    claims = ledger(load_claims(reference), [_trained(cell, problems) for cell in cells if cell.metrics], full_steps())
     text = markdown(cells, scores, compared, _read_csv(reference / "paper.csv", text=True), claims, provenance)
     with atomic_path(folder / "table1.csv") as path:
         scores[COLUMNS].to_csv(path, index=False)
@@ -75,6 +74,12 @@ def write_table1(cells: Sequence[Cell], folder: Path, *, reference: Path, proven
         "cells": [{"method": cell.method, "seed": cell.seed, "seconds": cell.seconds} for cell in cells],
     }
     write_text_atomic(folder / "provenance.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def _trained(cell: Cell, problems: pd.DataFrame) -> Run:
+    """The run of a cell, with the scores of its problems that a table keeps."""
+    own = problems[(problems["method"] == cell.method) & (problems["seed"] == cell.seed)]
+    return replace(read_run(cell.evaluation.parent), kept=own)
 
 
 def read_scores(cells: Sequence[Cell]) -> pd.DataFrame:

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, WITHIN, Claim, load_claims, verdict
+from oar.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, WITHIN, Claim, load_claims, verdict
 from oar.errors import ConfigError, DataError
 from oar.ledger import ledger
-from oar.quantities import collapse_step
-from oar.reports.claims import claims_section, write_claims
-from oar.runs import Run, read_run
+from oar.quantities import accuracy_of, collapse_step
+from oar.reports.claims import claims_section, tested_table, write_claims
+from oar.runs import Run, full_steps, read_run
 from tests.made_runs import Scores, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +22,7 @@ REFERENCE = ROOT / "results" / "reference"
 PAPER = {"profile": "paper", "model": "qwen2_5_7b"}
 PAPERS_NUMBERS = ("90.5", "75.8", "51.3", "92.4", "78.7", "53.7", "1.4", "4.2")
 PAPERS_NUMBER = re.compile(rf"(?<![\d.])({'|'.join(map(re.escape, PAPERS_NUMBERS))})(?!\d)")
+FULL = {"embedded": 3, "paper": 3}  # the steps of a made run
 ARMS: dict[str, dict[str, Any]] = {name: {"method.name": name} for name in ("grpo", "oar_g", "oar_p")}
 
 
@@ -32,7 +33,7 @@ def claim(quantity: str, *arms: str, target: tuple[float, float] = (0.0, inf), *
 
 
 def judged(claim: Claim, *folders: Path, metric: str | None = None) -> "pd.Series[Any]":
-    table = ledger([claim], [read_run(folder) for folder in folders])
+    table = ledger([claim], [read_run(folder) for folder in folders], FULL)
     return (table if metric is None else table[table["metric"] == metric]).iloc[0]
 
 
@@ -68,10 +69,10 @@ def test_the_rule(low: float, high: float, target: tuple[float, float], toleranc
 
 def test_a_difference_by_hand(tmp_path: Path) -> None:
     """Two sets of different size count alike: (50 + 25) / 2 on every draw, for each problem gains as much as its set."""
-    folders = pair(tmp_path, {"a": [0.25] * 4, "b": [0.5] * 2}, {"a": [0.75] * 4, "b": [0.75] * 2}, seeds=2)
+    folders = pair(tmp_path, {"a": [0.25] * 4, "b": [0.5] * 2}, {"a": [0.75] * 4, "b": [0.75] * 2}, seeds=3)
     row = judged(claim("difference", "oar_p", "grpo"), *folders, metric="avg@k")
     assert (row["verdict"], row["value"], row["low"], row["high"]) == (REPRODUCED, 37.5, 37.5, 37.5)
-    assert (row["problems"], row["k"], row["seeds"], row["unit"]) == (6, "4", "0, 1", "points")
+    assert (row["problems"], row["k"], row["seeds"], row["unit"]) == (6, "4", "0, 1, 2", "points")
     assert (row["interval_over"], row["benchmarks"]) == ("problems and seeds", "a, b")
     greedy = judged(claim("difference", "oar_p", "grpo"), *folders, metric="pass@1")
     assert (greedy["verdict"], greedy["value"], greedy["k"]) == (WITHIN, 0.0, "1")
@@ -86,6 +87,41 @@ def test_a_record_stands_beside_the_number(tmp_path: Path) -> None:
     assert (row["template"], row["versions"], row["git_commit"]) == ("qwen_math d16e57", "torch 2.0", "c0ffee")
     assert (row["data"], row["device"]) == ('{"a": {"file": "a.jsonl", "sha256": "5a"}}', "toy CPU, 2 cores")
     assert row["interval_over"] == "problems, one seed"
+
+
+def test_both_intervals_must_agree(tmp_path: Path) -> None:
+    """Gains of 1, 2 and 9 points by seed, the same on every problem: the bootstrap lies above 0, Student's does not."""
+    folders = []
+    for seed, gain in enumerate((0.01, 0.02, 0.09)):
+        folders.append(make_run(tmp_path, "grpo", seed, {"a": [0.5] * 20}, k=100))
+        folders.append(make_run(tmp_path, "oar_p", seed, {"a": [0.5 + gain] * 20}, k=100))
+    row = judged(claim("difference", "oar_p", "grpo"), *folders, metric="avg@k")
+    found, _ = accuracy_of("avg@k", [[read_run(one) for one in folders[at::2]] for at in (1, 0)])
+    assert found.difference().bootstrap == (
+        1.0,
+        9.0,
+    )  # n - 1 = 2 of three seeds drawn: from the worst twice to the best twice
+    reach = 4.3027 * np.std([1, 2, 9], ddof=1) / 3**0.5
+    assert (row["value"], row["low"], row["high"]) == pytest.approx((4, 4 - reach, 4 + reach), abs=1e-3)
+    assert row["verdict"] == WITHIN
+    assert judged(claim("difference", "grpo", "oar_p"), *folders, metric="avg@k")["verdict"] == WITHIN
+
+
+def test_few_seeds_or_short_runs_are_no_ground_for_a_verdict(tmp_path: Path) -> None:
+    folders = pair(tmp_path, {"a": [0.25] * 4}, {"a": [0.75] * 4}, seeds=3)
+    above = claim("difference", "oar_p", "grpo")
+    for seeds, full, expected, reason in (
+        (3, {"embedded": 3}, REPRODUCED, ""),
+        (2, {"embedded": 3}, TOO_FEW, "2 of 3 seeds"),
+        (1, {"embedded": 100}, TOO_FEW, "1 of 3 seeds, 3 of 100 steps"),
+        (3, {"embedded": 100}, TOO_FEW, "3 of 100 steps"),
+        (3, {"embedded": 2}, REPRODUCED, ""),  # longer than the profile's
+        (3, {"paper": 3}, TOO_FEW, "how many steps a run of profile embedded has is not known"),
+    ):
+        row = ledger([above], [read_run(folder) for folder in folders[: 2 * seeds]], full).iloc[0]
+        assert (row["verdict"], row["reason"], row["value"]) == (expected, reason, 50.0)
+    assert "problems, one seed" in tested_table(ledger([above], [read_run(one) for one in folders[:2]], FULL))
+    assert full_steps()["embedded"] == 100
 
 
 def random_runs(folder: Path, seeds: int) -> tuple[list[Path], dict[str, dict[str, Any]]]:
@@ -123,7 +159,14 @@ def test_the_interval_is_that_of_a_naive_bootstrap(tmp_path: Path, seeds: int) -
     low, high = np.quantile(draws, [0.025, 0.975])
     gains = [(arrays["oar_p"][name] - arrays["grpo"][name]).mean() for name in ("a", "b")]
     assert row["value"] == pytest.approx(100 * np.mean(gains))
-    assert (row["low"], row["high"]) == pytest.approx((low, high), abs=0.07 * (high - low))
+    found, _ = accuracy_of(
+        "avg@k", [[read_run(one) for one in folders if method in one.name] for method in ("oar_p", "grpo")]
+    )
+    assert found.difference().bootstrap == pytest.approx((low, high), abs=0.07 * (high - low))
+    assert (row["low"] <= found.difference().bootstrap[0], row["high"] >= found.difference().bootstrap[1]) == (
+        True,
+        True,
+    )
     assert high - low < 0.8 * np.subtract(*np.quantile(unpaired, [0.975, 0.025]))
 
 
@@ -136,12 +179,13 @@ def test_without_completions_seeds_alone_are_random(tmp_path: Path) -> None:
     runs = [read_run(tmp_path / f"s{seed}" / f"{method}-seed0") for seed in range(3) for method in ("grpo", "oar_p")]
     for at, run in enumerate(runs):
         run.settings.seed = at // 2
-    row = ledger([claim("difference", "oar_p", "grpo")], runs).iloc[0]
+    row = ledger([claim("difference", "oar_p", "grpo")], runs, FULL).iloc[0]
     reach = 4.3027 * 10 / 3**0.5
     assert (row["value"], row["low"], row["high"]) == pytest.approx((20, 20 - reach, 20 + reach), abs=1e-3)
     assert (row["interval_over"], row["verdict"]) == ("seeds", WITHIN)
-    one_seed = ledger([claim("difference", "oar_p", "grpo")], runs[:2]).iloc[0]
-    assert (one_seed["verdict"], one_seed["reason"][:8]) == (NOT_RUN, "one seed")
+    one_seed = ledger([claim("difference", "oar_p", "grpo")], runs[:2], FULL).iloc[0]
+    assert (one_seed["verdict"], one_seed["reason"], one_seed["value"]) == (TOO_FEW, "1 of 3 seeds", 10.0)
+    assert (one_seed["interval_over"], pd.isna(one_seed["low"])) == ("one seed, no interval", True)
 
 
 def test_a_number_needs_its_model_and_the_whole_benchmark(tmp_path: Path) -> None:
@@ -154,7 +198,7 @@ def test_a_number_needs_its_model_and_the_whole_benchmark(tmp_path: Path) -> Non
     row = judged(number, make_run(elsewhere, "grpo", 0, scores))
     assert (row["verdict"], row["reason"]) == (NOT_RUN, "needs runs with profile=paper model=qwen2_5_7b method=grpo")
     assert pd.isna(row["value"])
-    row = judged(number, make_run(there, "grpo", 0, scores, **PAPER), metric="avg@k")
+    row = judged(number, *(make_run(there, "grpo", seed, scores, **PAPER) for seed in range(3)), metric="avg@k")
     assert (row["value"], row["verdict"]) == (
         62.5,
         WITHIN,
@@ -174,7 +218,8 @@ def test_a_number_needs_its_model_and_the_whole_benchmark(tmp_path: Path) -> Non
 def test_the_share_of_a_gain_by_hand(tmp_path: Path, kept: int, value: float, expected: str) -> None:
     """Every problem gains alike: 40 points by OAR-P, `kept` by OAR-G."""
     for method, points in (("grpo", 0), ("oar_p", 40), ("oar_g", kept)):
-        make_run(tmp_path, method, 0, {"a": [(30 + points) / 100] * 20}, k=50)
+        for seed in range(3):
+            make_run(tmp_path, method, seed, {"a": [(30 + points) / 100] * 20}, k=50)
     row = judged(claim("share", "oar_g", "oar_p", "grpo", target=(80, 90)), *sorted(tmp_path.iterdir()), metric="avg@k")
     assert (row["value"], row["low"], row["high"], row["unit"]) == pytest.approx((value, value, value, "%"))
     assert row["verdict"] == expected
@@ -185,7 +230,9 @@ def test_where_nothing_is_gained_there_is_no_share(tmp_path: Path) -> None:
         make_run(tmp_path, method, 0, {"a": scores})
     row = judged(claim("share", "oar_g", "oar_p", "grpo", target=(80, 90)), *sorted(tmp_path.iterdir()), metric="avg@k")
     assert row["verdict"] == NOT_RUN
-    assert row["reason"].startswith("oar_p gains +12.5 [-25.0, +50.0] points over grpo, not clearly more than 0")
+    assert re.match(
+        r"oar_p gains \+12.5 \[-2\d.\d, \+4\d.\d\] points over grpo, not clearly more than 0", row["reason"]
+    )
 
 
 def test_a_share_needs_the_completions(tmp_path: Path) -> None:
@@ -201,15 +248,23 @@ def test_a_share_needs_the_completions(tmp_path: Path) -> None:
 
 def test_overhead_is_the_ratio_of_medians(tmp_path: Path) -> None:
     scores = {"a": [1.0]}
+    about = claim("overhead", "oar_g", "grpo", target=(1.4, 1.4), tolerance=0.25)
     folders = [
         make_run(tmp_path, "grpo", 0, scores, seconds=[9.0, 2.0, 2.0, 2.0, 2.0]),
         make_run(tmp_path, "oar_g", 0, scores, seconds=[2.8] * 5),
     ]
-    row = judged(claim("overhead", "oar_g", "grpo", target=(1.4, 1.4), tolerance=0.25), *folders)
+    row = judged(about, *folders)
     assert (row["value"], row["unit"], row["interval_over"], row["metric"]) == (1.4, "x", "steps, one seed", "")
     # Three or more slow draws of five make a median of 9: a chance of 0.058, so the lower end, and only it, is theirs.
     assert (row["low"], row["high"]) == pytest.approx((2.8 / 9, 1.4))
-    assert row["verdict"] == WITHIN
+    assert row["verdict"] == TOO_FEW
+    for seed, slow in ((1, 1.0), (2, 1.1)):
+        folders.append(make_run(tmp_path, "grpo", seed, scores, seconds=[2.0] * 5))
+        folders.append(make_run(tmp_path, "oar_g", seed, scores, seconds=[2.8 * slow] * 5))
+    row = judged(about, *folders)
+    assert (row["interval_over"], row["verdict"]) == ("steps and seeds", WITHIN)
+    # Over seeds the ratios are 1.4, 1.4 and 1.54: their logarithms lie log(1.1) / 3 around their mean, and t is 4.303.
+    assert row["high"] == pytest.approx(1.4 * np.exp(np.log(1.1) / 3 * (1 + 4.3027)), abs=1e-3)
 
 
 def falling(step: int, steps: int = 40) -> list[float]:
@@ -236,7 +291,7 @@ def test_who_collapses_earlier(tmp_path: Path) -> None:
     assert (row["verdict"], row["unit"], row["interval_over"]) == (REPRODUCED, "steps", "seeds")
     assert row["low"] == pytest.approx(np.mean(later) - 4.3027 * np.std(later, ddof=1) / 3**0.5, abs=1e-3)
     single = judged(claim("collapse", "oar_p", "grpo"), tmp_path / "oar_p-seed0", tmp_path / "grpo-seed0")
-    assert (single["verdict"], single["reason"]) == (NOT_RUN, "one seed: there is no interval")
+    assert (single["verdict"], single["reason"]) == (TOO_FEW, "1 of 3 seeds")
 
 
 def test_where_nothing_collapses_nobody_is_earlier(tmp_path: Path) -> None:
@@ -248,7 +303,7 @@ def test_where_nothing_collapses_nobody_is_earlier(tmp_path: Path) -> None:
 
 
 def test_slower_learning_has_less_reward(tmp_path: Path) -> None:
-    for seed, bonus in enumerate((0.0, 0.02)):
+    for seed, bonus in enumerate((0.0, 0.02, 0.01)):
         make_run(tmp_path, "oar_p", seed, {"a": [1.0]}, reward=[0.5, 0.7, 0.9 + bonus])
         make_run(tmp_path, "grpo", seed, {"a": [1.0]}, reward=[0.4, 0.5, 0.6])
     row = judged(claim("reward", "oar_p", "grpo"), *sorted(tmp_path.iterdir()))
@@ -296,7 +351,7 @@ def test_a_sweep_is_found_by_its_settings(tmp_path: Path, claims: dict[str, Clai
     """The same folders that a sweep leaves: tau 0.2 collapses first, 0.3 is as good as 0.4, boosting alone is worse."""
     kept, runs = [0.0, 0.25, 0.5, 0.75] * 10, []
     worse = [max(0.0, share - 0.25) for share in kept]
-    for seed in range(2):
+    for seed in range(3):
         for tau, drop in ((0.2, 12), (0.3, 30), (0.4, 30 + seed), (0.9, 30)):
             made = make_run(
                 tmp_path / str(tau), "oar_g", seed, {"a": kept}, tau=tau, entropy=falling(drop), reward=[0.5] * 40,
@@ -304,7 +359,7 @@ def test_a_sweep_is_found_by_its_settings(tmp_path: Path, claims: dict[str, Clai
             runs.append(read_run(made))
         alone = make_run(tmp_path / "boost", "oar_g", seed, {"a": worse}, gating="boost_only")
         runs.append(read_run(alone))
-    table = ledger(list(claims.values()), runs).set_index(["claim_id", "metric"])
+    table = ledger(list(claims.values()), runs, FULL).set_index(["claim_id", "metric"])
     assert table.loc[("tau 0.3 stable", "avg@k"), "verdict"] == REPRODUCED
     assert table.loc[("tau too low", ""), "verdict"] == REPRODUCED
     assert table.loc[("tau too high", ""), "verdict"] == WITHIN  # the same reward
@@ -314,12 +369,12 @@ def test_a_sweep_is_found_by_its_settings(tmp_path: Path, claims: dict[str, Clai
     several = table.loc[("boost only", "avg@k"), "reason"]  # which of the four tau is to be held against it?
     assert several == "needs one run of a seed with method=oar_g gating=bilevel, but several have seed 0"
     chosen = [run for run in runs if run.has({"gating.tau": 0.4})]
-    table = ledger(list(claims.values()), chosen).set_index(["claim_id", "metric"])
+    table = ledger(list(claims.values()), chosen, FULL).set_index(["claim_id", "metric"])
     assert table.loc[("boost only", "avg@k"), "verdict"] == REPRODUCED
 
 
 def test_no_methods_no_verdict(tmp_path: Path, claims: dict[str, Claim]) -> None:
-    table = ledger(list(claims.values()), [read_run(make_run(tmp_path, "grpo", 0, {"a": [1.0, 0.0]}))])
+    table = ledger(list(claims.values()), [read_run(make_run(tmp_path, "grpo", 0, {"a": [1.0, 0.0]}))], FULL)
     assert set(table["verdict"]) == {NOT_RUN}
     assert (table["reason"].str.len() > 0).all()
     assert table["value"].isna().all()
@@ -345,11 +400,11 @@ def test_runs_that_were_measured_otherwise_are_refused(tmp_path: Path) -> None:
     ]
     for other, said in others:
         with pytest.raises(DataError, match=said):
-            ledger([claim("difference", "oar_p", "grpo")], [first, other])
+            ledger([claim("difference", "oar_p", "grpo")], [first, other], FULL)
     with pytest.raises(ConfigError, match=r"must be on one of accuracy, .*, but is on 'speed'"):
-        ledger([claim("speed", "grpo")], [first])
+        ledger([claim("speed", "grpo")], [first], FULL)
     with pytest.raises(ConfigError, match="must have 2 different arms, but has grpo"):
-        ledger([claim("overhead", "grpo", "grpo")], [first])
+        ledger([claim("overhead", "grpo", "grpo")], [first], FULL)
     with pytest.raises(DataError, match=r"config\.yaml is missing"):
         read_run(tmp_path)
     record = first.folder / "evaluation.json"
@@ -381,13 +436,14 @@ def test_a_number_of_the_paper_is_never_ours(tmp_path: Path) -> None:
     runs = [
         read_run(
             make_run(
-                tmp_path, method, 1, {name: [float(at < share * n) for at in range(n)] for name, n in sizes.items()},
+                tmp_path, method, seed, {name: [float(at < share * n) for at in range(n)] for name, n in sizes.items()},
                 k=1, seconds=[seconds] * 3, **PAPER,
             )
         )
         for method, (share, seconds) in right.items()
+        for seed in (1, 2, 3)
     ]  # fmt: skip
-    table = ledger(load_claims(REFERENCE), runs)
+    table = ledger(load_claims(REFERENCE), runs, FULL)
     numbers = table[table["paper_claim"].str.startswith("Qwen2.5-7B: ")]
     assert set(numbers["verdict"]) == {NOT_REPRODUCED}
     assert numbers["value"].round(1).tolist() == [20.0] * 6 + [30.0] * 4 + [3.0, 10.0, 10.0, 9.0]
@@ -403,8 +459,8 @@ def test_a_number_of_the_paper_is_never_ours(tmp_path: Path) -> None:
 
 
 def test_the_section(tmp_path: Path, claims: dict[str, Claim]) -> None:
-    folders = pair(tmp_path, {"a": [0.25, 0.5]}, {"a": [0.5, 0.75]}, seeds=2)
-    table = ledger(list(claims.values()), [read_run(folder) for folder in folders])
+    folders = pair(tmp_path, {"a": [0.25, 0.5]}, {"a": [0.5, 0.75]}, seeds=3)
+    table = ledger(list(claims.values()), [read_run(folder) for folder in folders], FULL)
     text = claims_section(table, "embedded")
     assert text.startswith("# The paper's claims, tested on profile `embedded`\n")
     assert (
@@ -412,12 +468,16 @@ def test_the_section(tmp_path: Path, claims: dict[str, Claim]) -> None:
     )
     assert (
         "| OAR-P > GRPO | > 0 | **reproduced** | accuracy, OAR-P − GRPO | avg@k | +25.0 [+25.0, +25.0] points "
-        "| problems and seeds | 2 x 4 | 0, 1 |"
+        "| problems and seeds | 2 x 4 | 0, 1, 2 |"
     ) in text
     assert "| OAR-G > GRPO | needs runs with method=oar_g gating=bilevel |" in text
-    for fact in ("GRPO, hash by seed | 0: grpo0, 1: grpo1 |", "| qwen_math d16e57 |", "| a: file a.jsonl, sha256 5a |"):
+    for fact in (
+        "GRPO, hash by seed | 0: grpo0, 1: grpo1, 2: grpo2 |",
+        "| qwen_math d16e57 |",
+        "| a: file a.jsonl, sha256 5a |",
+    ):
         assert fact in text
     assert "model and task are not the paper's" in text
-    nothing = claims_section(ledger(list(claims.values()), []), "paper")
+    nothing = claims_section(ledger(list(claims.values()), [], FULL), "paper")
     assert "Nothing: see below." in nothing
     assert "model and task are not" not in nothing

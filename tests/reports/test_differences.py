@@ -55,7 +55,7 @@ def test_differences_by_hand(tmp_path: Path) -> None:
     assert mean["sd"] == pytest.approx(by_seed.std(ddof=1))
     assert (mean["seeds"], mean["problems"], mean["kind"], mean["against"]) == (2, 4, "control", "grpo")
     reach = 12.706 * by_seed.std(ddof=1) / 2**0.5
-    assert (mean["seeds_low"], mean["seeds_high"]) == pytest.approx(
+    assert (mean["student_low"], mean["student_high"]) == pytest.approx(
         (mean["difference"] - reach, mean["difference"] + reach), rel=1e-3
     )
     assert mean["seeds_needed"] == seeds_needed(mean["difference"], mean["sd"])
@@ -95,7 +95,7 @@ def test_problems_are_paired_not_only_averaged(tmp_path: Path) -> None:
     mean = row(compared(made(tmp_path, of), tmp_path / "none"))
     assert (mean["low"], mean["high"]) == (25.0, 25.0)
     assert mean["interval_over"] == "problems, one seed"
-    assert pd.isna(mean["seeds_low"])
+    assert pd.isna(mean["student_low"])
     assert needed_text(mean) == ""
 
 
@@ -116,7 +116,7 @@ def test_committed_scores_give_the_same_as_the_samples(tmp_path: Path) -> None:
 def test_without_scores_of_problems_the_interval_is_over_seeds(tmp_path: Path) -> None:
     mean = row(compared(made(tmp_path, keep_samples=False), tmp_path / "none"))
     assert mean["interval_over"] == "seeds"
-    assert (mean["low"], mean["high"]) == (mean["seeds_low"], mean["seeds_high"])
+    assert (mean["low"], mean["high"]) == (mean["student_low"], mean["student_high"])
 
 
 def test_scores_of_another_run_are_refused(tmp_path: Path) -> None:

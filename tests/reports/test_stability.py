@@ -23,7 +23,7 @@ def page(folder: Path, out: Path, repeat: str | None = None) -> str:
     gathered = gather([folder])
     keys = deciding_keys(gathered)
     study = study_of(keys)
-    levels = compare_levels(gathered, keys, None, usual=study.reference, seed=1)
+    levels = compare_levels(gathered, keys, None, usual=study.reference)
     return write_stability(study, gathered, levels, out, claims=CLAIMS, repeat=repeat).read_text()
 
 
