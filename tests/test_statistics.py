@@ -1,15 +1,19 @@
 import numpy as np
 import pytest
 
+from oar.accuracy import accuracy
 from oar.errors import DataError
 from oar.statistics import (
-    bootstrap_interval,
     crossed_bootstrap,
+    estimate,
     grouped_interval,
-    macro_bootstrap_interval,
     mean_and_standard_error,
+    median_bootstrap,
+    percentile_interval,
+    ratio_interval,
     resampled_sums,
     student_interval,
+    student_p,
     student_quantile,
 )
 
@@ -21,29 +25,52 @@ def test_standard_error_by_hand() -> None:
     assert mean_and_standard_error([50.0]) == (50.0, None)
 
 
+def one_model(*benchmarks: object, **more: int) -> np.ndarray:
+    """Draws of the accuracy of one model under one seed."""
+    return crossed_bootstrap([np.asarray(scores, dtype=float)[None, None] for scores in benchmarks], **more)[:, 0]
+
+
 def test_bootstrap_covers_the_true_mean_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     hits = 0
     for trial in range(400):
-        low, high = bootstrap_interval(rng.binomial(1, 0.4, size=200), seed=trial, confidence=0.9, resamples=500)
-        hits += low <= 0.4 <= high
+        scores = 100 * rng.binomial(1, 0.4, size=200)
+        low, high = percentile_interval(one_model(scores, seed=trial, resamples=500), 0.9)
+        hits += low <= 40 <= high
     assert 0.86 <= hits / 400 <= 0.94  # 0.90 +- 2.7 standard errors
 
 
 def test_problems_are_the_unit_of_uncertainty() -> None:
-    per_problem = np.repeat([0.0, 1.0], 50)
-    low, high = bootstrap_interval(per_problem, seed=1)
-    assert (high - low) / 2 == pytest.approx(1.96 * 0.05, rel=0.1)  # 0.5 / sqrt(100)
-    assert bootstrap_interval(per_problem, seed=1) == (low, high)
-    assert bootstrap_interval(np.ones(30), seed=1) == (1.0, 1.0)
+    per_problem = np.repeat([0.0, 100.0], 50)
+    low, high = percentile_interval(one_model(per_problem))
+    assert (high - low) / 2 == pytest.approx(1.96 * 5, rel=0.05)  # 50 / sqrt(100)
+    assert percentile_interval(one_model(per_problem)) == (low, high)
+    assert percentile_interval(one_model(np.full(30, 25.0))) == pytest.approx((25.0, 25.0))
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_no_problem_solved_is_not_sure_to_be_none_ever(seeds: int) -> None:
+    """0 of 30 (AIME). Jeffreys' upper end is the x with P(Beta(1/2, 30 1/2) < x) = 0.975, and such a Beta is t^2 / (61 + t^2) for
+    Student's t of 61 degrees of freedom, which stays below 2.2965 with that probability: x = 0.0796."""
+    none, whole = np.zeros((1, seeds, 30)), np.full((1, seeds, 30), 100.0)
+    low, high = percentile_interval(crossed_bootstrap([none])[:, 0])
+    assert (low, high) == pytest.approx((0.0, 7.96), abs=0.15)
+    assert percentile_interval(crossed_bootstrap([whole])[:, 0]) == pytest.approx((92.04, 100.0), abs=0.15)
+    both = crossed_bootstrap([np.concatenate([none, none])])
+    low, high = percentile_interval(both[:, 0] - both[:, 1])
+    assert low < -5
+    assert high > 5
+    found = accuracy({"aime24": none}, by_problem=True).linear(lambda arms: arms[..., 0])
+    assert (found.value, found.low) == (0.0, 0.0)  # an interval holds its own value
+    assert found.high == pytest.approx(7.96, abs=0.15)
 
 
 def test_the_mean_over_benchmarks_weighs_them_equally() -> None:
     large, small = np.full(500, 20.0), np.full(30, 80.0)
-    assert macro_bootstrap_interval([large, small], seed=0) == (50.0, 50.0)
+    assert percentile_interval(one_model(large, small)) == pytest.approx((50.0, 50.0))
     # Only the small one is uncertain: half its standard error, 50 / sqrt(30), survives in the mean of two.
-    low, high = macro_bootstrap_interval([large, np.repeat([0.0, 100.0], 15)], seed=0)
-    assert (high - low) / 2 == pytest.approx(1.96 * 50 / 30**0.5 / 2, rel=0.15)
+    low, high = percentile_interval(one_model(large, np.repeat([0.0, 100.0], 15)))
+    assert (high - low) / 2 == pytest.approx(1.96 * 50 / 30**0.5 / 2, rel=0.1)
 
 
 def test_groups_are_resampled_whole() -> None:
@@ -85,7 +112,7 @@ def test_values_without_a_group_are_refused() -> None:
 @pytest.mark.parametrize("scores", [[], [1.0, float("nan")], [[1.0], [0.0]]])
 def test_scores_that_are_none_or_not_numbers_are_refused(scores: list[float]) -> None:
     with pytest.raises(DataError, match="non-empty list of finite numbers"):
-        bootstrap_interval(scores, seed=0)
+        mean_and_standard_error(scores)
 
 
 def test_crossed_draws_have_the_spread_of_seeds_and_problems() -> None:
@@ -93,7 +120,7 @@ def test_crossed_draws_have_the_spread_of_seeds_and_problems() -> None:
     rng = np.random.default_rng(0)
     seeds, problems = rng.normal(size=6), rng.normal(size=80)
     scores = seeds[:, None] + problems[None, :]
-    draws = crossed_bootstrap([np.stack([scores, scores + 2.0])], seed=1, resamples=20_000)
+    draws = crossed_bootstrap([np.stack([scores, scores + 2.0])])
     assert draws.shape == (20_000, 2)
     assert draws.mean(axis=0) == pytest.approx([scores.mean(), scores.mean() + 2], abs=0.02)
     assert draws[:, 0].var() == pytest.approx(seeds.var(ddof=1) / 6 + problems.var() / 80, rel=0.05)
@@ -103,20 +130,68 @@ def test_crossed_draws_have_the_spread_of_seeds_and_problems() -> None:
 def test_crossed_draws_weigh_benchmarks_equally_and_share_their_seeds() -> None:
     """Two seeds, of which one is drawn: 0 in both benchmarks or 10 in both, never one of each."""
     by_seed = np.array([[[0.0], [10.0]]])
-    draws = crossed_bootstrap([np.repeat(by_seed, 3, axis=2), np.repeat(by_seed, 50, axis=2)], seed=0)
-    assert set(draws[:, 0]) == {0.0, 10.0}
+    draws = crossed_bootstrap([np.repeat(by_seed, 3, axis=2), np.repeat(by_seed, 50, axis=2)])
+    assert set(draws[:, 0].round(9)) == {0.0, 10.0}
     large, small = np.full((1, 1, 500), 20.0), np.full((1, 1, 30), 80.0)
-    assert (crossed_bootstrap([large, small], seed=0) == 50.0).all()
+    assert crossed_bootstrap([large, small]) == pytest.approx(50.0)
+
+
+def test_which_arms_stand_beside_it_does_not_move_an_arms_draws() -> None:
+    one, other = np.random.default_rng(0).uniform(0, 100, size=(2, 1, 3, 20))
+    pair = crossed_bootstrap([np.concatenate([one, other])])
+    swapped = crossed_bootstrap([np.concatenate([other, np.zeros_like(one), one])])
+    assert pair[:, 0] == pytest.approx(swapped[:, 2])
+    assert pair[:, 1] == pytest.approx(swapped[:, 0])
+
+
+def test_medians_are_drawn_over_seeds_and_steps() -> None:
     slow = np.array([[[9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]])
-    assert np.median(crossed_bootstrap([slow], seed=0, statistic=np.median)) == 1.0
+    assert np.median(median_bootstrap(slow)) == 1.0
+    by_seed = np.array([[[1.0], [5.0]], [[2.0], [10.0]]])
+    assert set(map(tuple, median_bootstrap(by_seed))) == {(1.0, 2.0), (5.0, 10.0)}
+    with pytest.raises(DataError, match=r"\(arms, seeds, steps\)"):
+        median_bootstrap(np.zeros((2, 3)))
+
+
+def test_an_estimate_is_judged_by_both_intervals() -> None:
+    draws = np.linspace(1.0, 3.0, 1001)
+    found = estimate(2.0, draws, (-1.0, 2.5))
+    assert (found.low, found.high, found.over) == (-1.0, 2.95, "problems and seeds")
+    assert (found.bootstrap, found.student) == ((1.05, 2.95), (-1.0, 2.5))
+    alone = estimate(2.0, draws, None, units="steps")
+    assert (alone.low, alone.high, alone.over) == (1.05, 2.95, "steps, one seed")
+    seeds = estimate(2.0, None, (1.0, 3.0))
+    assert (seeds.low, seeds.high, seeds.over) == (1.0, 3.0, "seeds")
+    nothing = estimate(2.0, None, None)
+    assert (np.isnan(nothing.low), nothing.over) == (True, "one seed, no interval")
+
+
+def test_students_p_is_that_of_its_interval() -> None:
+    """With two degrees of freedom, P(|t| > x) = 1 - x / sqrt(2 + x * x)."""
+    values = [1.0, 2.0, 6.0]
+    t = 3 / (7 / 3) ** 0.5
+    assert student_p(values) == pytest.approx(1 - t / (2 + t * t) ** 0.5, abs=1e-5)
+    assert student_p([-one for one in values]) == student_p(values)
+    assert (student_p([2.0, 2.0]), student_p([0.0, 0.0])) == (0.0, 1.0)
+
+
+def test_a_ratios_interval_holds_the_ratios_that_leave_nothing() -> None:
+    """Its ends by their definition: there, Student's interval of what is left touches 0."""
+    ones, others = np.array([3.0, 4.5, 5.0, 4.0]), np.array([8.0, 9.0, 11.0, 9.5])
+    low, high = ratio_interval(ones, others)
+    assert low < ones.mean() / others.mean() < high
+    assert min(map(abs, student_interval(ones - low * others))) == pytest.approx(0, abs=1e-9)
+    assert min(map(abs, student_interval(ones - high * others))) == pytest.approx(0, abs=1e-9)
+    with pytest.raises(DataError, match="clearly beside 0"):
+        ratio_interval(ones, others - 9.0)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 0), (2, 2, 5)])
 def test_crossed_draws_need_arrays_that_fit(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="with the same arms and seeds"):
-        crossed_bootstrap([np.zeros((2, 3, 4)), np.zeros(shape)], seed=0)
+        crossed_bootstrap([np.zeros((2, 3, 4)), np.zeros(shape)])
     with pytest.raises(DataError, match="finite"):
-        crossed_bootstrap([np.full((1, 1, 1), np.nan)], seed=0)
+        crossed_bootstrap([np.full((1, 1, 1), np.nan)])
 
 
 def test_students_quantiles_are_those_of_the_tables() -> None:

@@ -46,7 +46,15 @@ def test_differences_by_hand(tmp_path) -> None:
     assert row["difference"] == pytest.approx(6.25)
     assert row["error"] == pytest.approx(6.25 / math.sqrt(3))
     assert row["low"] <= 6.25 <= row["high"]
-    assert row["low"] >= 0  # no seed and no problem is worse
+    assert row["bootstrap_low"] >= 0  # no seed and no problem is worse
+    reach = 4.3027 * 6.25 / math.sqrt(3)
+    assert (row["low"], row["high"]) == pytest.approx(
+        (6.25 - reach, 6.25 + reach), abs=1e-3
+    )  # Student's is the wider one
+    assert row["p"] == pytest.approx(
+        0.2254, abs=1e-4
+    )  # of t = sqrt(3) with two degrees of freedom, 1 - t / sqrt(2 + t * t)
+    assert row["p_bootstrap"] < row["p"]
     assert row["seeds_needed"] == 10  # one standard deviation, power 0.8: the tables' ten pairs
     greedy = table[table["metric"] == "pass@1"].iloc[0]
     assert greedy["difference"] == 0

@@ -30,10 +30,10 @@ READING = """**How to read it.** Percent of held-out problems, mean of the tiers
 seeds. *Differences* are an arm minus `{reference}` under the same condition, percentage points, paired by seed and by problem:
 ± is the standard error of the per-seed differences, in brackets the {confidence:.0%} interval. It covers two: a bootstrap that
 draws seeds and problems, which few seeds can make much too narrow, and Student's over seeds, which with two is very wide
-(results/coverage says how often they hold the true value). *p, Holm*: the larger of the two-sided p of both, adjusted for the
-{tests} comparisons of the metric. *Seeds to show it*: how many seeds a paired test at {level:.0%} would need to find a true
-difference of the size that was measured, with a chance of {power:.0%}; from two or three seeds that is a rough guess. Where the
-interval holds 0, the sign is open."""
+(results/coverage says how often they hold the true value). *p, Holm*: the larger of the two-sided p of both, adjusted for
+the {tests} comparisons of the metric. *Seeds to show it*: how many seeds a paired test at {level:.0%} would need to find a
+true difference of the size that was measured, with a chance of {power:.0%}; from two or three seeds that is a rough guess.
+Where the interval holds 0, the sign is open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from oar.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, WITHIN, Cla
 from oar.errors import ConfigError, DataError
 from oar.ledger import ledger
 from oar.quantities import accuracy_of, collapse_step
-from oar.reports.claims import claims_section, tested_table, write_claims
+from oar.reports.claims import claims_section, write_claims
 from oar.runs import Run, full_steps, read_run
 from tests.made_runs import Scores, make_run
 
@@ -120,7 +120,9 @@ def test_few_seeds_or_short_runs_are_no_ground_for_a_verdict(tmp_path: Path) -> 
     ):
         row = ledger([above], [read_run(folder) for folder in folders[: 2 * seeds]], full).iloc[0]
         assert (row["verdict"], row["reason"], row["value"]) == (expected, reason, 50.0)
-    assert "problems, one seed" in tested_table(ledger([above], [read_run(one) for one in folders[:2]], FULL))
+    text = claims_section(ledger([above], [read_run(one) for one in folders[:2]], FULL), "embedded")
+    assert "| **too few seeds to tell** (1 of 3 seeds) |" in text
+    assert "| problems, one seed | 4 x 4 | 0 |" in text
     assert full_steps()["embedded"] == 100
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -5,13 +6,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from oar.claims import TOO_FEW
+from oar.comparison import compare, read_evaluation
 from oar.errors import DataError
+from oar.gathering import gather
+from oar.levels import compare_levels
 from oar.power import seeds_needed
 from oar.reports.differences import COLUMNS, differences, differences_section, needed_text, read_problem_scores
 from oar.reports.methods import BASE, kind, label, method_order
 from oar.reports.table1 import COLUMNS as SCORE_COLUMNS
+from oar.reports.table1 import Cell, write_table1
+from oar.runs import read_run
+from oar.studies import Finished
+from oar.studies import differences as study_differences
 from tests.made_runs import Scores, make_run
 
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+FILES = ("evaluation.csv", "metrics.jsonl", "timings.jsonl")
 CONF = Path(__file__).parents[2] / "conf" / "method"
 # By method and seed the share of right samples of each problem; a tier of one problem weighs as much as one of three.
 MADE: dict[tuple[str, int], Scores] = {
@@ -97,6 +108,60 @@ def test_problems_are_paired_not_only_averaged(tmp_path: Path) -> None:
     assert mean["interval_over"] == "problems, one seed"
     assert pd.isna(mean["student_low"])
     assert needed_text(mean) == ""
+
+
+def three_seeds(folder: Path) -> list[Path]:
+    """GRPO and OAR-P under three seeds, with two benchmarks that do not come in the order of their names."""
+    rng, made = np.random.default_rng(2), []
+    for seed in (1, 2, 3):
+        for method, skill in (("grpo", 0.4), ("oar_p", 0.5)):
+            scores = {name: rng.binomial(3, skill, size=n) / 3 for name, n in (("words2", 30), ("words1", 12))}
+            made.append(make_run(folder, method, seed, scores, k=3))
+    return made
+
+
+def table1(folders: list[Path], out: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Table 1's own difference of OAR-P from GRPO, and its claim about the same."""
+    cells = [
+        Cell("embedded", *one.name.split("-seed"), *(one / name for name in FILES), seconds=1.0)  # type: ignore[arg-type]
+        for one in folders
+    ]
+    cells = [replace(cell, seed=int(cell.seed)) for cell in cells]
+    provenance = {"config_hash": "abc", "git_commit": None, "versions": {}}
+    write_table1(cells, out, reference=REFERENCE, provenance=provenance)
+    claims = pd.read_csv(out / "claims.csv").set_index(["claim_id", "metric"])
+    return row(pd.read_csv(out / "differences.csv")), claims.loc[("average, OAR-P over GRPO", "avg@k")]
+
+
+def test_a_quantity_has_one_interval_whichever_page_shows_it(tmp_path: Path) -> None:
+    folders = three_seeds(tmp_path / "runs")
+    difference, claim = table1(folders, tmp_path / "out")
+    expected = (difference["difference"], difference["low"], difference["high"], difference["interval_over"])
+    assert (claim["value"], claim["low"], claim["high"], claim["interval_over"]) == expected
+    study = [Finished("default", one.name.split("-seed")[0], read_run(one)) for one in folders]
+    found = row(study_differences(study, reference="grpo").assign(benchmark="mean"))
+    assert (found["difference"], found["low"], found["high"], found["interval_over"]) == expected
+    levels = compare_levels(gather([tmp_path / "runs"]), ["method.name"], ["grpo"])
+    cell = levels.cells["oar_p",]
+    assert tuple(cell[f"difference avg@k{end}"] for end in ("", " low", " high", " interval over")) == expected
+    # A committed table has no samples, only scores.parquet.
+    for folder in folders:
+        (folder / "samples.parquet").unlink()
+    again, claim_again = table1(folders, tmp_path / "out")
+    assert (again["low"], again["high"]) == expected[1:3]
+    assert claim_again.equals(claim)
+
+
+def test_one_seed_is_what_two_evaluations_compared_are(tmp_path: Path) -> None:
+    folders = three_seeds(tmp_path / "runs")[:2]
+    difference, claim = table1(folders, tmp_path / "out")
+    pair = compare(read_evaluation(folders[1]), read_evaluation(folders[0]))
+    found = row(pair)
+    assert (
+        (found["ci_low"], found["ci_high"]) == (difference["low"], difference["high"]) == (claim["low"], claim["high"])
+    )
+    assert (claim["verdict"], claim["reason"]) == (TOO_FEW, "1 of 3 seeds, 3 of 100 steps")
+    assert "over problems, one seed" in (tmp_path / "out" / "table1.md").read_text().split("## Provenance")[0]
 
 
 def test_committed_scores_give_the_same_as_the_samples(tmp_path: Path) -> None:

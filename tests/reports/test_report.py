@@ -20,6 +20,7 @@ from oar.reports.report_charts import Dot, Panel, Row, dot_chart
 from oar.reports.report_folders import slug
 from oar.reports.report_summary import does_it_matter, summary, which_tokens
 from oar.reports.study import UNWRITTEN
+from oar.statistics import ENDS
 from tests.reports.made_results import CONCLUSION, SECTIONS, make_results, recall_table, write_folder
 
 
@@ -211,6 +212,7 @@ def test_above_and_below_need_an_interval_beside_zero(results: Path) -> None:
 
 def test_a_studys_differences_are_read_as_well() -> None:
     known = {"metric": "avg@k", "seeds": 3, "seeds_needed": None, "low": 0.5, "high": 2.0, "difference": 1.0}
+    known |= dict.fromkeys(ENDS[3:]) | {"interval_over": "problems and seeds"}
     rows = [known | {"condition": "default", "arm": arm} for arm in ("oar_g", "oracle_causal")]
     answer = does_it_matter("Matter?", pd.DataFrame(rows), "controls/differences.csv")
     assert answer is not None
