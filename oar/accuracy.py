@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oar.statistics import Estimate, crossed_bootstrap, estimate, student_interval
+from oar.statistics import PERCENT, Estimate, crossed_bootstrap, estimate, percentile_interval, student_interval
 
 Array = NDArray[np.float64]
 
@@ -21,15 +22,20 @@ class Accuracy:
     by_seed: Array
     draws: Array | None
 
-    def linear(self, of: Callable[[Array], Array]) -> Estimate:
-        """A quantity that is linear in the accuracy of the arms, (..., arms) to (...)."""
+    def linear(self, of: Callable[[Array], Array], within: tuple[float, float] = (-inf, inf)) -> Estimate:
+        """A quantity that is linear in the accuracy of the arms, (..., arms) to (...), and lies `within` these bounds."""
         by_seed = of(self.by_seed)
+        bootstrap = None if self.draws is None else percentile_interval(of(self.draws))
         student = student_interval(by_seed) if len(by_seed) > 1 else None
-        return estimate(float(by_seed.mean()), None if self.draws is None else of(self.draws), student)
+        return estimate(float(by_seed.mean()), bootstrap, student, within=within)
+
+    def first(self) -> Estimate:
+        """Of the first arm, percent."""
+        return self.linear(lambda scores: scores[..., 0], within=(0.0, PERCENT))
 
     def difference(self) -> Estimate:
         """The first arm minus the second, percentage points."""
-        return self.linear(lambda scores: scores[..., 0] - scores[..., 1])
+        return self.linear(lambda scores: scores[..., 0] - scores[..., 1], within=(-PERCENT, PERCENT))
 
 
 def accuracy(benchmarks: Mapping[str, Array], *, by_problem: bool) -> Accuracy:

@@ -294,7 +294,7 @@ def _metric_rows(
 def _interval(per_problem: Mapping[str, Sequence[float]]) -> Estimate:
     """Of the mean over benchmarks of one model: over problems."""
     scores = {benchmark: np.array([[of]]) for benchmark, of in per_problem.items()}
-    return accuracy(scores, by_problem=True).linear(lambda arms: arms[..., 0])
+    return accuracy(scores, by_problem=True).first()
 
 
 def _common(values: "pd.Series[float]") -> float | None:

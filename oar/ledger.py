@@ -4,7 +4,7 @@ Runs may come from anywhere, the cells of Table 1 or the folders of a sweep: a c
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
@@ -80,21 +80,24 @@ def _row(claim: Claim, metric: str, runs: Sequence[Run], full_steps: Mapping[str
         measured = quantity.measure(claim, metric, arms)
     except NotRunError as missing:
         return stated | {"verdict": NOT_RUN, "reason": str(missing)}
-    reason = too_few(arms, full_steps)
+    made = [(run.settings.profile, run.provenance["step"]) for run in chain(*arms)]
+    reason = lacking(len(arms[0]), made, full_steps)
     judged = TOO_FEW if reason else verdict(measured.low, measured.high, claim.target, claim.tolerance)
     return stated | {"verdict": judged, "reason": reason} | asdict(measured) | _record(claim, arms)
 
 
-def too_few(arms: Arms, full_steps: Mapping[str, int]) -> str:
-    """What these runs lack for a verdict, in words; nothing where they are enough and whole."""
-    lacking = [f"{len(arms[0])} of {MIN_SEEDS} seeds"] if len(arms[0]) < MIN_SEEDS else []
-    for run in chain(*arms):
-        profile, steps = run.settings.profile, run.provenance["step"]
+def lacking(seeds: int, made: Iterable[tuple[str, int]], full_steps: Mapping[str, int]) -> str:
+    """What runs of so many seeds lack for a verdict, in words; nothing where they are enough and whole.
+
+    `made`: the profile of each run and the steps it took.
+    """
+    found = [f"{seeds} of {MIN_SEEDS} seeds"] if seeds < MIN_SEEDS else []
+    for profile, steps in made:
         if profile not in full_steps:
-            lacking.append(f"how many steps a run of profile {profile} has is not known")
+            found.append(f"how many steps a run of profile {profile} has is not known")
         elif steps < full_steps[profile]:
-            lacking.append(f"{steps} of {full_steps[profile]} steps")
-    return ", ".join(dict.fromkeys(lacking))
+            found.append(f"{steps} of {full_steps[profile]} steps")
+    return ", ".join(dict.fromkeys(found))
 
 
 def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:

@@ -145,7 +145,7 @@ def _measured(name: str, metric: str, by_arm: Sequence[dict[int, Run]]) -> dict[
         return {}
     arms: Arms = [[arm[run_seed] for run_seed in common] for arm in by_arm]
     found, _ = accuracy_of(metric, arms)
-    return columns(name, found.linear(lambda scores: scores[..., 0]) if len(arms) == 1 else found.difference())
+    return columns(name, found.first() if len(arms) == 1 else found.difference())
 
 
 def columns(name: str, found: Estimate) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from oar.claims import Claim
 from oar.errors import OarError
 from oar.evaluation import MEAN
 from oar.runs import Run
-from oar.statistics import Estimate, estimate, median_bootstrap, ratio_interval, student_interval
+from oar.statistics import Estimate, estimate, median_bootstrap, percentile_interval, ratio_interval, student_interval
 
 COLLAPSE_WINDOW = 9  # steps of the running mean of the entropy
 COLLAPSE_SHARE = 0.2  # an assumption of ours: an entropy below a fifth of what it was at the start has collapsed
@@ -116,7 +116,7 @@ def _by_benchmark(run: Run, metric: str) -> dict[str, NDArray[Any]]:
 
 def _score(claim: Claim, metric: str, arms: Arms) -> Measurement:
     found, facts = accuracy_of(metric, arms, claim.sets)
-    return measurement(found.linear(lambda scores: scores[..., 0]), "%", facts)
+    return measurement(found.first(), "%", facts)
 
 
 def _difference(claim: Claim, metric: str, arms: Arms) -> Measurement:
@@ -143,11 +143,11 @@ def _share(claim: Claim, metric: str, arms: Arms) -> Measurement:
         return 100 * (scores[..., 0] - scores[..., 2]) / (scores[..., 1] - scores[..., 2])
 
     # All draws but 2.5 % at most: the others have no share.
-    draws = share(found.draws[found.draws[:, 1] > found.draws[:, 2]])
+    bootstrap = percentile_interval(share(found.draws[found.draws[:, 1] > found.draws[:, 2]]))
     gains = found.by_seed[:, :2] - found.by_seed[:, 2:]
     student = ratio_interval(*gains.T) if len(gains) > 1 else None
     over_seeds = None if student is None else (100 * student[0], 100 * student[1])
-    return measurement(estimate(float(share(found.by_seed.mean(axis=0))), draws, over_seeds), "%", facts)
+    return measurement(estimate(float(share(found.by_seed.mean(axis=0))), bootstrap, over_seeds), "%", facts)
 
 
 def _overhead(_claim: Claim, _metric: str, arms: Arms) -> Measurement:
@@ -162,7 +162,8 @@ def _overhead(_claim: Claim, _metric: str, arms: Arms) -> Measurement:
     if len(by_seed) > 1:
         low, high = student_interval(by_seed)
         student = exp(low), exp(high)
-    return measurement(estimate(float(one / other), draws[:, 0] / draws[:, 1], student, units="steps"), "x")
+    bootstrap = percentile_interval(draws[:, 0] / draws[:, 1])
+    return measurement(estimate(float(one / other), bootstrap, student, units="steps"), "x")
 
 
 def _reward(_claim: Claim, _metric: str, arms: Arms) -> Measurement:

@@ -6,6 +6,7 @@ Pure numpy; nothing here knows where a score came from.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,24 +59,30 @@ class Estimate:
 
 
 def estimate(
-    value: float, draws: NDArray[np.float64] | None, student: tuple[float, float] | None, *, units: str = "problems"
+    value: float,
+    bootstrap: tuple[float, float] | None,
+    student: tuple[float, float] | None,
+    *,
+    units: str = "problems",
+    within: tuple[float, float] = (-inf, inf),
 ) -> Estimate:
-    """The quantity with its interval, from what there is of draws (draws,) of `units` and seeds, and of an interval over seeds.
+    """The quantity with its interval, from what there is: of a bootstrap over `units` and seeds, and of Student's over seeds.
 
+    `within`: where the quantity can lie at all, which cuts the interval off: no accuracy is above 100 %.
     One seed has no `student`: its interval is over the units alone, and says so. Numbers are rounded to 9 digits: in which order
     they were summed is no part of them.
     """
-    bootstrap = NO_INTERVAL if draws is None else percentile_interval(draws)
-    ends = [*(bootstrap if draws is not None else ()), *(student or ())]
+    ends = [*(bootstrap or ()), *(student or ())]
     if not ends:
         over = "one seed, no interval"
-    elif draws is None:
+    elif bootstrap is None:
         over = "seeds"
     else:
         over = f"{units} and seeds" if student else f"{units}, one seed"
     # An interval holds its own value: Jeffreys' draws of a score of 0 % are all above it.
-    low, high = (min(value, *ends), max(value, *ends)) if ends else NO_INTERVAL
-    own = bootstrap, student or NO_INTERVAL
+    least, most = within
+    low, high = (max(least, min(value, *ends)), min(most, max(value, *ends))) if ends else NO_INTERVAL
+    own = bootstrap or NO_INTERVAL, student or NO_INTERVAL
     return Estimate(_rounded(value), _rounded(low), _rounded(high), over, *((_rounded(a), _rounded(b)) for a, b in own))
 
 

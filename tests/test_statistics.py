@@ -60,7 +60,7 @@ def test_no_problem_solved_is_not_sure_to_be_none_ever(seeds: int) -> None:
     low, high = percentile_interval(both[:, 0] - both[:, 1])
     assert low < -5
     assert high > 5
-    found = accuracy({"aime24": none}, by_problem=True).linear(lambda arms: arms[..., 0])
+    found = accuracy({"aime24": none}, by_problem=True).first()
     assert (found.value, found.low) == (0.0, 0.0)  # an interval holds its own value
     assert found.high == pytest.approx(7.96, abs=0.15)
 
@@ -154,14 +154,16 @@ def test_medians_are_drawn_over_seeds_and_steps() -> None:
 
 
 def test_an_estimate_is_judged_by_both_intervals() -> None:
-    draws = np.linspace(1.0, 3.0, 1001)
-    found = estimate(2.0, draws, (-1.0, 2.5))
+    bootstrap = (1.05, 2.95)
+    found = estimate(2.0, bootstrap, (-1.0, 2.5))
     assert (found.low, found.high, found.over) == (-1.0, 2.95, "problems and seeds")
     assert (found.bootstrap, found.student) == ((1.05, 2.95), (-1.0, 2.5))
-    alone = estimate(2.0, draws, None, units="steps")
+    alone = estimate(2.0, bootstrap, None, units="steps")
     assert (alone.low, alone.high, alone.over) == (1.05, 2.95, "steps, one seed")
     seeds = estimate(2.0, None, (1.0, 3.0))
     assert (seeds.low, seeds.high, seeds.over) == (1.0, 3.0, "seeds")
+    bounded = estimate(2.0, bootstrap, (-1.0, 2.5), within=(0.0, 2.9))
+    assert (bounded.low, bounded.high) == (0.0, 2.9)
     nothing = estimate(2.0, None, None)
     assert (np.isnan(nothing.low), nothing.over) == (True, "one seed, no interval")
 

@@ -266,14 +266,21 @@ def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path)
     monkeypatch.setattr("oar.reports.studies.save_png", lambda figure, _: drawn.append(figure))
     differences = {"a": -2.0, "b": 1.0, "c": -24.0}
     rows = [["default", metric, arm, at, at - 1.5, at + 1.5] for metric in MEASURED for arm, at in differences.items()]
-    table = pd.DataFrame(rows, columns=["condition", "metric", "arm", "difference", "low", "high"])
+    table = pd.DataFrame(rows, columns=["condition", "metric", "arm", "difference", "bootstrap_low", "bootstrap_high"])
+    # Student's alone reaches beyond what is drawn of b.
+    table[["low", "high"]] = table[["bootstrap_low", "bootstrap_high"]]
+    table.loc[table["arm"] == "b", ["low", "high"]] = [-80.0, 82.0]
     draw_forest(table, tmp_path / "forest.png", reference="grpo")
     for axes in drawn[0].axes:
         low, high = axes.get_xlim()
-        assert -5 < low < -3.5
-        assert 2.5 < high < 4
+        assert -13 < low < -10  # three times the median reach of the bootstrap's ends
+        assert 10 < high < 13
+        assert {(line.get_marker(), line.get_xdata()[0]) for line in axes.lines if line.get_marker() in "<>"} == {
+            ("<", -10.5),
+            (">", 10.5),
+        }
         assert [text.get_text() for text in axes.texts] == ["◂ -24.0"]
-    table[["difference", "low", "high"]] *= -1
+    table["difference"] *= -1
     draw_forest(table[table["arm"] != "b"], tmp_path / "forest.png", reference="grpo")
     assert [text.get_text() for text in drawn[1].axes[0].texts] == []  # of two, none is far from the others
     draw_forest(table, tmp_path / "forest.png", reference="grpo")

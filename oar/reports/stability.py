@@ -23,6 +23,7 @@ from oar.reports.study import StudyPage, write_study
 from oar.runs import full_steps
 from oar.statistics import CONFIDENCE
 
+CLAIMS = "The paper's claims that these runs can test"
 COMMON = ("profile", "model.name", "method.name", "gating.name", "probe.name", "learner.steps")  # told where all agree
 DIAGNOSTICS = {
     "reward": ("training reward", ".3f"),
@@ -77,17 +78,21 @@ def write_stability(
     return write_study(page, folder)
 
 
-def _draw(gathered: Gathered, levels: Levels, folder: Path) -> dict[str, str]:
-    """File to caption of each picture, which is drawn on the way."""
+def draw_accuracy(levels: Levels, folder: Path) -> dict[str, str]:
+    """File to caption of the picture of the levels, which is drawn on the way."""
     if len(levels.keys) == 2:
         draw_frontier(levels, folder / "frontier.png")
-        first = {
+        return {
             "frontier.png": f"Final accuracy with its interval, entropy, ESS ratio and collapse by {_names(levels)}; framed: "
             f"{levels.label(levels.reference)}, from which triangles mark the accuracies that clearly differ."
         }
-    else:
-        draw_levels(levels, folder / "levels.png")
-        first = {"levels.png": f"Accuracy by {_names(levels)}, and differences from {levels.label(levels.reference)}."}
+    draw_levels(levels, folder / "levels.png")
+    return {"levels.png": f"Accuracy by {_names(levels)}, and differences from {levels.label(levels.reference)}."}
+
+
+def _draw(gathered: Gathered, levels: Levels, folder: Path) -> dict[str, str]:
+    """File to caption of each picture, which is drawn on the way."""
+    first = draw_accuracy(levels, folder)
     draw_trajectories(gathered, levels, folder / "trajectories.png")
     return first | {
         "trajectories.png": f"Entropy, ESS ratio and training reward, running means of {COLLAPSE_WINDOW} steps; thin lines are "
@@ -119,15 +124,9 @@ def _ran(gathered: Gathered) -> str:
 
 
 def _measured(gathered: Gathered, levels: Levels, tested: pd.DataFrame) -> str:
-    table, reference = levels.table, levels.label(levels.reference)
-    over = "; ".join(dict.fromkeys(value for metric in METRICS for value in table[f"{metric} interval over"].dropna()))
     parts = [
         "## Accuracy",
-        READING.format(
-            sampled=SAMPLED_METRIC, greedy=GREEDY_METRIC, reference=reference, confidence=CONFIDENCE, over=over
-        ),
-        _chance(table),
-        _accuracies(levels),
+        accuracy_section(levels),
         "## How training went",
         DIAGNOSED.format(window=COLLAPSE_WINDOW, share=COLLAPSE_SHARE, reward=REWARD_SHARE),
         _diagnostics(levels),
@@ -142,12 +141,25 @@ def _measured(gathered: Gathered, levels: Levels, tested: pd.DataFrame) -> str:
             table_lines(["run", "state", "why", "settings"], rows),
         ]
     if len(tested):
-        parts += [
-            "## The paper's claims that these runs can test",
-            "The rules of the verdicts stand in the page of Table 1 (`make reproduce-table1`).",
-            tested_table(tested),
-        ]
+        parts += [f"## {CLAIMS}", claims_section(tested)]
     return "\n\n".join(part for part in parts if part)
+
+
+def accuracy_section(levels: Levels) -> str:
+    """Markdown: how to read it, and accuracy and difference of every level."""
+    table, reference = levels.table, levels.label(levels.reference)
+    over = "; ".join(dict.fromkeys(value for metric in METRICS for value in table[f"{metric} interval over"].dropna()))
+    reading = READING.format(
+        sampled=SAMPLED_METRIC, greedy=GREEDY_METRIC, reference=reference, confidence=CONFIDENCE, over=over
+    )
+    return "\n\n".join(part for part in (reading, _chance(table), _accuracies(levels)) if part)
+
+
+def claims_section(tested: pd.DataFrame) -> str:
+    """Markdown: the claims that could be tested, a table of `oar.ledger.ledger`."""
+    return "The rules of the verdicts stand in the page of Table 1 (`make reproduce-table1`).\n\n" + tested_table(
+        tested
+    )
 
 
 def _chance(table: pd.DataFrame) -> str:

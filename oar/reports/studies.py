@@ -102,15 +102,20 @@ def write_results(study: Study, runs: Sequence[Finished], folder: Path, *, prove
 
 
 def _measured(scores: pd.DataFrame, table: pd.DataFrame, runs: Sequence[Finished], reference: str) -> list[str]:
-    tests = int(table.groupby("metric").size().max())
     parts = [
-        READING.format(reference=reference, confidence=CONFIDENCE, level=1 - CONFIDENCE, power=POWER, tests=tests),
+        reading(table, reference),
         "## Means",
         means_table(scores, runs),
     ]
     for metric, title in METRICS.items():
         parts += [f"## Differences: {title}", differences_table(table[table["metric"] == metric])]
     return parts
+
+
+def reading(table: pd.DataFrame, reference: str) -> str:
+    """How the page's tables are to be read; table: `oar.studies.differences`."""
+    tests = int(table.groupby("metric").size().max())
+    return READING.format(reference=reference, confidence=CONFIDENCE, level=1 - CONFIDENCE, power=POWER, tests=tests)
 
 
 def means_table(scores: pd.DataFrame, runs: Sequence[Finished]) -> str:
@@ -165,7 +170,8 @@ def needed_text(needed: int | None, error: float) -> str:
 def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
     """A panel per metric, a line per condition and arm: the difference with its interval. Arms differ in colour and mark.
 
-    An arm that is far from all others stands as an arrow with its number at the edge, so that it does not squeeze them.
+    What the bootstrap alone says is drawn thick. An arm that is far from all others stands as an arrow with its number at the
+    edge, so that it does not squeeze them, and an interval that goes on beyond the edge has an arrow there.
     """
     arms = list(table["arm"].unique())
     pairs = list(table[["condition", "arm"]].drop_duplicates().itertuples(index=False, name=None))
@@ -176,14 +182,19 @@ def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
         figure = Figure(figsize=(10, 1.4 + 0.3 * len(pairs)), layout="constrained")
         for axes, (metric, title) in zip(figure.subplots(1, 2, sharey=True), METRICS.items(), strict=True):
             rows = table[table["metric"] == metric]
-            edge = FAR * rows[["low", "high"]].abs().max(axis=1).median()
+            edge = FAR * rows[["bootstrap_low", "bootstrap_high"]].abs().max(axis=1).median()
             for row in rows.to_dict("records"):
                 index, difference = arms.index(row["arm"]), row["difference"]
                 height, colour = heights[(row["condition"], row["arm"])], COLOURS[(index + 1) % len(COLOURS)]
                 if abs(difference) > edge:
                     _draw_far(axes, difference, height, colour)
                     continue
-                axes.hlines(height, row["low"], row["high"], color=colour, linewidth=1.6)
+                low, high = max(row["low"], -edge), min(row["high"], edge)
+                axes.hlines(height, low, high, color=colour, linewidth=0.9)
+                axes.hlines(height, row["bootstrap_low"], row["bootstrap_high"], color=colour, linewidth=2.8)
+                for end, mark, beyond in ((low, "<", row["low"] < low), (high, ">", row["high"] > high)):
+                    if beyond:
+                        axes.plot(end, height, mark, color=colour, markersize=4)
                 axes.plot(difference, height, MARKERS[(index + 1) % len(MARKERS)], color=colour, markersize=6)
             axes.axvline(0.0, color="#555555", linewidth=1, linestyle=":")
             axes.set_title(title, fontsize=10, loc="left")
@@ -192,6 +203,7 @@ def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
         names = [f"{arm}  ({condition})" if len(conditions) > 1 else arm for condition, arm in pairs]
         axes.set_yticks([heights[pair] for pair in pairs], names)
         axes.set_ylim(max(heights.values()) + 0.7, -0.7)
+        figure.supxlabel(f"thin: {CONFIDENCE:.0%} interval to judge by; thick: of its bootstrap alone", fontsize=9)
         save_png(figure, path)
 
 
