@@ -4,14 +4,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hydra
 import pandas as pd
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import validated
 from oar.coverage import SETTINGS, coverage
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.provenance import ROOT, collect_provenance, git_state
 from oar.reports.coverage import write_coverage
@@ -35,30 +34,23 @@ class CoverageConfig:
                 raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="coverage")
+@entry
 def main(config: DictConfig) -> None:
     """Simulate, write the page."""
-    with explain_errors():
-        cfg = validated(config, CoverageConfig)
-        started, git = datetime.now(UTC), git_state(ROOT)
-        how = {"simulations": cfg.simulations, "resamples": cfg.resamples}
-        rows = []
-        for setting in SETTINGS:
-            for seeds in cfg.seeds:
-                shares = coverage(setting, seeds, **how, seed=cfg.seed)
-                facts = {"setting": setting.name, "problems": setting.problems, "seed_noise": setting.seed_noise}
-                rows += [
-                    {**facts, "seeds": seeds, "interval": name, "coverage": share} for name, share in shares.items()
-                ]
-                print(
-                    f"{setting.name}, {seeds} seeds: {', '.join(f'{n} {s:.1%}' for n, s in shares.items())}", flush=True
-                )
-        provenance = collect_provenance(asdict(cfg), started=started, git=git)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        page = write_coverage(
-            pd.DataFrame(rows), folder, **how, repeat=str(provenance["command"]), provenance=provenance
-        )
-        print(f"written to {page}")
+    cfg = validated(config, CoverageConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    how = {"simulations": cfg.simulations, "resamples": cfg.resamples}
+    rows = []
+    for setting in SETTINGS:
+        for seeds in cfg.seeds:
+            shares = coverage(setting, seeds, **how, seed=cfg.seed)
+            facts = {"setting": setting.name, "problems": setting.problems, "seed_noise": setting.seed_noise}
+            rows += [{**facts, "seeds": seeds, "interval": name, "coverage": share} for name, share in shares.items()]
+            print(f"{setting.name}, {seeds} seeds: {', '.join(f'{n} {s:.1%}' for n, s in shares.items())}", flush=True)
+    provenance = collect_provenance(asdict(cfg), started=started, git=git)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    page = write_coverage(pd.DataFrame(rows), folder, **how, repeat=str(provenance["command"]), provenance=provenance)
+    print(f"written to {page}")
 
 
 if __name__ == "__main__":

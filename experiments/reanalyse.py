@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
-from oar.cli import explain_errors
 from oar.config import validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.provenance import ROOT, command, git_state
 from oar.reanalysis import judge
@@ -26,15 +25,14 @@ class ReanalyseConfig:
             raise ConfigError("folders must name at least one folder of results: folders=[results/embedded].")
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="reanalyse")
+@entry
 def main(config: DictConfig) -> None:
     """Judge folder by folder."""
-    with explain_errors():
-        cfg = validated(config, ReanalyseConfig)
-        analysis = {"command": command(), **git_state(ROOT)}
-        for folder in cfg.folders:
-            judge(Path(folder), claims=REFERENCE, analysis=analysis)
-            print(f"judged anew: {folder}", flush=True)
+    cfg = validated(config, ReanalyseConfig)
+    analysis = {"command": command(), **git_state(ROOT)}
+    for folder in cfg.folders:
+        judge(Path(folder), claims=REFERENCE, analysis=analysis)
+        print(f"judged anew: {folder}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from oar.comparison import Evaluation, ProblemScores, check_same, problem_scores
 from oar.config import TrainConfig
 from oar.config.saved import saved_config
 from oar.errors import DataError
-from oar.provenance import ROOT
+from oar.overrides import CONF
 from oar.tracking import METRICS, TIMINGS
 
 
@@ -92,7 +92,7 @@ def read_run(folder: Path) -> Run:
 
 def full_steps() -> dict[str, int]:
     """By profile of conf/profile the training steps of a whole run."""
-    files = sorted((ROOT / "conf" / "profile").glob("*.yaml"))
+    files = sorted((CONF / "profile").glob("*.yaml"))
     return {file.stem: int(OmegaConf.load(file).learner.steps) for file in files}
 
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from oar.config.saved import saved_config
 from oar.reports.methods import BASE
 from oar.reports.table1 import Cell, write_table1
 
@@ -23,7 +22,7 @@ def judge_table1(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> N
 def _cell(folder: Path, method: str, seed: int, seconds: float) -> Cell:
     trained = method != BASE
     return Cell(
-        profile=OmegaConf.load(folder / "config.yaml").profile,
+        profile=saved_config(folder / "config.yaml").profile,
         method=method,
         seed=seed,
         evaluation=folder / "evaluation.csv",
