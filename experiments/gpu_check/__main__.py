@@ -1,0 +1,126 @@
+"""`python -m experiments.gpu_check [--out DIR] [--only PART,PART] [--list]`: a line per part, then one JSON object.
+
+Exit code 0: every part passed, or says why it was not run. 1: something is to be mended. 2: the check itself cannot run so.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.gpu_check import page
+from experiments.gpu_check.findings import ROOT
+from experiments.gpu_check.registry import PARTS
+from experiments.gpu_check.runner import Line, Part, run_parts
+from oar.cli import explain_errors, terminable
+from oar.errors import ConfigError
+from oar.provenance import code_hash, collect_provenance, git_state, gpu_name
+
+RESULTS = ROOT / "results" / "gpu"
+OUTPUTS = ROOT / "outputs" / "gpu-check"
+LOGS = "logs"
+PATIENCE_S = 1200.0  # of a part without a GPU: only what hangs is stopped
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the parts that were asked for."""
+    asked = _parser().parse_args(arguments)
+    if asked.list:
+        for part in PARTS:
+            print(f"{part.name:10} {part.limit_s:4.0f} s  {part.what}")
+        return 0
+    full = torch.cuda.is_available()
+    parts, folder = chosen(asked.only), out_folder(asked.out, full)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    where = gpu_name() or "the GPU" if full else "a CPU, at a hundredth of the size"
+    print(f"{len(parts)} parts on {where}, results in {folder}", flush=True)
+    lines: list[Line] = []
+
+    def tell(line: Line) -> None:
+        lines.append(line)
+        told = f"{line.name:10} {line.verdict:8} {line.seconds:6.1f} s"
+        print(told if line.verdict == "passed" else f"{told}  {line.message}", flush=True)
+        page.write(folder, lines, origin(started, git), full)
+
+    # What a part prints, and one that was killed, can be read there.
+    run_parts(parts, OUTPUTS / LOGS if full else folder / LOGS, lambda part: part.limit_s if full else PATIENCE_S, tell)
+    verdicts = {line.name: line.verdict for line in lines}
+    in_order = all(line.in_order for line in lines)
+    print(json.dumps({"in_order": in_order, "full": full, "out": str(folder), "parts": verdicts}))
+    return 0 if in_order else 1
+
+
+def chosen(only: str | None) -> list[Part]:
+    """The parts named in a list with commas, all without one. Raises ConfigError for a name that is none."""
+    if only is None:
+        return list(PARTS)
+    known = {part.name: part for part in PARTS}
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    wrong = [name for name in names if name not in known]
+    if wrong or not names:
+        raise ConfigError(f"--only must name parts ({', '.join(known)}), but names {(wrong or ['none'])[0]!r}.")
+    return [part for part in PARTS if part.name in names]
+
+
+def out_folder(out: str | None, full: bool) -> Path:
+    """Where the results go. Raises ConfigError for results/gpu without a GPU, and for a GPU that torch does not find."""
+    if not full and (seen := gpu_name()):
+        raise ConfigError(
+            f"nvidia-smi sees a GPU ({seen}), but torch {torch.__version__} finds none: install a torch built for it, or "
+            "look at CUDA_VISIBLE_DEVICES."
+        )
+    folder = Path(out).resolve() if out else RESULTS if full else OUTPUTS
+    if not full and (folder == RESULTS or RESULTS in folder.parents):
+        raise ConfigError(
+            "--out must not be in results/gpu without a GPU: what is measured on a CPU does not belong there."
+        )
+    if folder.exists() and not folder.is_dir() or not os.access(_nearest(folder), os.W_OK):
+        raise ConfigError(f"--out must be a folder that can be written, but {folder} is not.")
+    return folder
+
+
+def origin(started: datetime, git: dict[str, object]) -> dict[str, Any]:
+    """Where the numbers come from."""
+    found = collect_provenance({"check": "gpu"}, started=started, git=git)
+    return {**found, "code": code_hash(ROOT / "experiments" / "gpu_check" / "registry.py")[:12], "driver": _driver()}
+
+
+def _driver() -> str | None:
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else None
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or what of its path is there already."""
+    return folder if folder.exists() else _nearest(folder.parent)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments.gpu_check", description="What a first GPU can tell.")
+    parser.add_argument(
+        "--out", metavar="DIR", help="where the results go (results/gpu; outputs/gpu-check without a GPU)"
+    )
+    parser.add_argument("--only", metavar="PART,PART", help="these parts; the other lines of DIR stay as they are")
+    parser.add_argument("--list", action="store_true", help="tell which parts there are")
+    return parser
+
+
+if __name__ == "__main__":
+    with explain_errors(), terminable():
+        sys.exit(main(sys.argv[1:]))

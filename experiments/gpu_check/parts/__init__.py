@@ -1,0 +1,1 @@
+"""The parts: a file each, whose `run(findings)` the registry names."""

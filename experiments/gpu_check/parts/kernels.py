@@ -1,0 +1,174 @@
+"""torch's kernels: recomputed attention and the head's scores against plain arithmetic in higher precision."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from experiments.gpu_check.device import DEVICE, FULL, GIB, kernels, milliseconds, relative, sized, spent
+from experiments.gpu_check.findings import Findings
+from oar.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys
+from oar.packing import Attended, Packing
+from oar.projection import token_scores
+from oar.scoring import Forward
+
+HEADS, KV_HEADS, SIZE = sized((28, 4, 128), (4, 2, 16))  # Qwen2.5-7B's
+LENGTHS = sized((37, 1000, 4023), (37, 60))  # tokens of the clean forward
+TOKENS, VOCABULARY, WIDTH = sized((4024, 152064, 3584), (40, 1520, 36))
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # of outputs, in shares of the largest
+BACKWARD = 3  # gradients go through twice as many products: times the bound
+Attention = type[CopiedKeys] | type[SharedKeys]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`count` counterfactuals of one completion of `length` tokens, each of which recomputes `width` positions."""
+
+    kind: Attention
+    length: int
+    count: int
+    width: int
+    backward: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.kind.__name__}, {self.length} tokens, {self.count} x {self.width}" + ", backward" * self.backward
+
+
+def jobs() -> Iterator[Job]:
+    """What OAR-P's routes (few columns), its windows (more) and OAR-G (all after the prompt, with a gradient) ask for."""
+    for length in LENGTHS:
+        yield Job(SharedKeys, length, sized(128, 4), 13)
+        yield Job(CopiedKeys, length, sized(16, 2), min(48, length // 2))
+        yield Job(CopiedKeys, length, 1, length - length // 4, backward=True)
+
+
+def run(findings: Findings) -> None:
+    """Attention, then the head."""
+    for job, dtype in product(jobs(), BOUNDS):
+        name = f"{job.name}, {str(dtype).removeprefix('torch.')}"
+        with findings.case(name):
+            _attention(findings, job, dtype, name)
+    for dtype in BOUNDS:
+        with findings.case(f"token_scores, {dtype}"):
+            _head(findings, dtype)
+
+
+def _attention(findings: Findings, job: Job, dtype: torch.dtype, name: str) -> None:
+    forward, asked, states = _made(job, dtype)
+    attention = job.kind(CleanKeys(forward), asked)
+    scaling = SIZE**-0.5
+
+    def attend() -> Tensor:
+        return attention.attend(0, *states, scaling, only_read=False)
+
+    def learn() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(attend().float().square().sum(), states)
+
+    exact = [state.detach().double().requires_grad_(job.backward) for state in states]
+    reference = _plain(forward, asked, *exact, scaling)
+    ours = attend()
+    findings.at_most(f"{name}: error of the output", relative(ours, reference), BOUNDS[dtype])
+    if job.backward:
+        expected = torch.autograd.grad(reference.square().sum(), exact)
+        error = max(relative(own, other) for own, other in zip(learn(), expected, strict=True))
+        findings.at_most(f"{name}: error of the gradient", error, BACKWARD * BOUNDS[dtype])
+        del expected
+    del reference, exact, ours
+    work = learn if job.backward else attend
+    findings.note(f"{name}: milliseconds", milliseconds(work, repeats=3), "ms")
+    with spent() as took:
+        work()
+    findings.note(f"{name}: memory", took.above / GIB, "GiB", "a few times the keys, not the scores")
+    kernel = kernels(work)
+    findings.note(f"{name}: kernel", kernel)
+    if FULL:
+        findings.true(f"{name}: a fused kernel", "math" not in kernel.split("[")[0], "not torch's math fallback")
+
+
+def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[Tensor, Tensor, Tensor]]:
+    """A clean forward's queries, keys and values; positions (head, gap, tail) of each counterfactual; its own states."""
+    drawn = torch.Generator(DEVICE).manual_seed(job.length)
+
+    def states(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=drawn, device=DEVICE).to(dtype)
+
+    clean = Attended(*(states(heads, job.length, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS)), SIZE**-0.5)
+    empty = states(job.length, 1)
+    forward = Forward(empty, empty, [clean], Packing.of(torch.tensor([job.length], device=DEVICE)))
+    tail = max(1, job.width - 5) if job.kind is SharedKeys else job.width - 1
+    latest = job.length - tail - (job.width - tail)
+    starts = torch.linspace(0, latest, job.count, device=DEVICE).long()
+    ahead = torch.arange(job.width - tail, device=DEVICE)
+    last = torch.arange(job.length - tail, job.length, device=DEVICE).expand(job.count, -1)
+    positions = torch.cat([starts[:, None] + ahead, last], dim=1)
+    asked = Recomputation(
+        rows=torch.zeros(job.count, dtype=torch.long, device=DEVICE),
+        embeddings=states(job.count, job.width, 1),
+        positions=positions,
+        valid=torch.ones_like(positions, dtype=torch.bool),
+        read=torch.full((job.count, 1), job.width - 1, device=DEVICE),
+    )
+    own = tuple(
+        states(job.count, heads, job.width, SIZE).requires_grad_(job.backward) for heads in (HEADS, KV_HEADS, KV_HEADS)
+    )
+    return forward, asked, (own[0], own[1], own[2])
+
+
+def _plain(forward: Forward, asked: Recomputation, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Causal attention by position, written down plainly, in double precision, one counterfactual after another."""
+    clean, groups = forward.layers[0], HEADS // KV_HEADS
+    outputs = []
+    for row, positions in enumerate(asked.positions):
+        keys = clean.key.double().index_copy(1, positions, key[row])
+        values = clean.value.double().index_copy(1, positions, value[row])
+        later = torch.arange(keys.shape[1], device=DEVICE) > positions[:, None]
+        heads = []
+        for head in range(HEADS):
+            scores = (query[row, head] @ keys[head // groups].T * scaling).masked_fill(later, -torch.inf)
+            heads.append(scores.softmax(dim=-1) @ values[head // groups])
+        outputs.append(torch.stack(heads))
+    return torch.stack(outputs)
+
+
+def _head(findings: Findings, dtype: torch.dtype) -> None:
+    """Logprobs, their gradient to hidden states and weight, time and memory."""
+    name = f"token_scores, {TOKENS} x {VOCABULARY}, {str(dtype).removeprefix('torch.')}"
+    drawn = torch.Generator(DEVICE).manual_seed(0)
+    hidden = torch.randn(TOKENS, WIDTH, generator=drawn, device=DEVICE).to(dtype).requires_grad_()
+    with DEVICE:
+        head = nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=dtype)
+    with torch.no_grad():
+        head.weight.normal_(0, WIDTH**-0.5, generator=drawn)
+    tokens = torch.randint(0, VOCABULARY, (TOKENS,), generator=drawn, device=DEVICE)
+    inputs = (hidden, head.weight)
+
+    def ours() -> tuple[Tensor, tuple[Tensor, ...]]:
+        logprobs, _ = token_scores(hidden, head, tokens, 1.0)
+        return logprobs.detach(), torch.autograd.grad(logprobs.mean(), inputs)
+
+    def plain() -> tuple[Tensor, tuple[Tensor, ...]]:
+        logprobs = -cross_entropy(head(hidden).float(), tokens, reduction="none")
+        return logprobs.detach(), torch.autograd.grad(logprobs.mean(), inputs)
+
+    (logprobs, gradients), (expected, expected_gradients) = ours(), plain()
+    findings.at_most(
+        f"{name}: error of logprobs", float((logprobs - expected).abs().mean()), _head_bound(dtype), "nats"
+    )
+    for which, own, other in zip(("hidden states", "weight"), gradients, expected_gradients, strict=True):
+        findings.at_most(f"{name}: error of the gradient to the {which}", relative(own, other), 10 * _head_bound(dtype))
+    del logprobs, gradients, expected, expected_gradients
+    for what, work in (("token_scores", ours), ("cross_entropy", plain)):
+        findings.note(f"{name}: milliseconds of {what}", milliseconds(work, repeats=3), "ms")
+        with spent() as took:
+            work()
+        findings.note(f"{name}: memory of {what}", took.above / GIB, "GiB")
+
+
+def _head_bound(dtype: torch.dtype) -> float:
+    """bfloat16 logits are rounded to 8 bits, by either way in another order of sums."""
+    return {torch.float32: 1e-5, torch.bfloat16: 5e-3}[dtype]

@@ -1,0 +1,117 @@
+"""Every method on the device against the same step on the CPU in float32: credit, loss and gradient."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from experiments.gpu_check.device import DEVICE, relative, sized
+from experiments.gpu_check.engine import Handed, OwnSampling, Remembering
+from experiments.gpu_check.findings import Findings
+from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, task_of
+from experiments.gpu_check.models import TINY, random_model
+from experiments.gpu_check.settings import METHODS, micro_batch, train_config
+from oar.config import LoraConfig, TrainConfig
+from oar.learner.step import Learner
+from oar.weights import whole
+
+CPU = torch.device("cpu")
+REASONING = sized((6, 24), (4, 10))  # tokens
+GENERATIONS = sized(8, 4)
+BOUND = 1e-4  # of importance, weights, loss and gradient, each in shares of its largest number
+# The KL that a noise of 1e-3 makes is the difference of numbers that agree to six digits: float32 leaves it three of its own.
+# So OAR-G is compared at a noise that is well above rounding, and once as conf/ has it.
+STRONG_NOISE = {"noise_std": 0.1}
+BOUND_OF_WEAK_NOISE = 0.05
+SPREAD = 0.2  # of the weights: far from uniform, as the unit tests' model is
+ADAPTER = LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"])
+LR = {"lr": 1e-6, "warmup_steps": 0}  # so small that a second update starts from the same weights on both devices
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A step to compare: how it differs from the defaults, and how far importance and weights may be apart."""
+
+    name: str
+    settings: dict[str, Any]
+    bound: float = BOUND
+
+
+def variants() -> list[Variant]:
+    """Every method of conf/, each probe, counterfactual and gate, and whatever else changes which forwards run."""
+    found = [Variant(name, {"method": name, **_noise(name)}) for name in METHODS]
+    found.append(Variant("oar_g, noise of conf/", {"method": "oar_g"}, BOUND_OF_WEAK_NOISE))
+    for kind in ("random_token", "resampled", "knockout"):
+        found.append(Variant(f"oar_p, {kind}", {"method": "oar_p", "counterfactual": kind}))
+        found.append(Variant(f"oar_p_routes, {kind}", {"method": "oar_p_routes", "counterfactual": kind}))
+    for probe in ("lt_logits", "as_joint"):
+        for name in ("oar_g", "oar_gn", "oar_p", "oar_p_routes", "oar_p_budget"):
+            found.append(Variant(f"{name}, {probe}", {"method": name, "probe": probe, **_noise(name)}))
+    for gate in ("boost_only", "suppress_only", "none", "released_drift"):
+        found.append(Variant(f"gating {gate}", {"method": "oar_p_window", "gating": gate}))
+    options: dict[str, dict[str, Any]] = {
+        "activation checkpointing": {"learner": {"activation_checkpointing": True}},
+        "LoRA": {"lora": ADAPTER},
+        "LoRA, activation checkpointing": {"lora": ADAPTER, "learner": {"activation_checkpointing": True}},
+        "KL to a reference": {"learner": {"kl_coef": 0.1}},
+        "two updates": {"learner": {"updates_per_rollout": 2}},
+        "soft penalty, token mean": {"learner": {"overlong": "soft_penalty", "aggregation": "token_mean"}},
+        "masked, constant normaliser": {"learner": {"overlong": "mask", "aggregation": "constant"}},
+        "sequence ratio, sampler correction": {"learner": {"ratio_level": "sequence", "sampler_correction_cap": 2.0}},
+        "times surprisal, leave one out": {"times_surprisal": True, "learner": {"leave_one_out": True}},
+    }
+    for name, settings in options.items():
+        found.append(Variant(f"oar_gn, {name}", {"method": "oar_gn", **settings}))
+    for name in ("oar_g", "oar_p_routes"):
+        settings = {"learner": {"activation_checkpointing": True}, **_noise(name)}
+        found.append(Variant(f"{name}, activation checkpointing", {"method": name, **settings}))
+    return found
+
+
+def run(findings: Findings) -> None:
+    """One step on either side of each variant, from the same weights and completions."""
+    start = random_model(TINY, spread=SPREAD, device=CPU)
+    cfg = config({})
+    engine = Remembering(OwnSampling(copy.deepcopy(start), task_of(cfg), cfg.data.source, cfg.seed, REASONING))
+    for variant in variants():
+        with findings.case(variant.name):
+            settings = config(variant.settings)
+            here, reference = (step_on(device, start, engine, settings) for device in (DEVICE, CPU))
+            for name, value in reference.items():
+                bound = variant.bound if name in ("importance", "weights") else max(BOUND, variant.bound)
+                findings.at_most(f"{variant.name}: {name}", relative(here[name], value), bound)
+            if "gradient" in reference:
+                findings.at_least(
+                    f"{variant.name}: size of the gradient", float(reference["gradient"].abs().max()), 1e-9
+                )
+
+
+def config(settings: dict[str, Any]) -> TrainConfig:
+    """The embedded profile, smaller."""
+    sizes = {"batch_size": 4 * GENERATIONS, "num_generations": GENERATIONS, **micro_batch(6, 128)}
+    learner = {**sizes, **LR, **settings.get("learner", {})}
+    return train_config(**{"sync": ANY_LOGPROBS, **settings, "learner": learner})
+
+
+def step_on(device: torch.device, start: PreTrainedModel, engine: Remembering, cfg: TrainConfig) -> dict[str, Tensor]:
+    """What a training step computes there, on the CPU: importance, weights, logprobs, loss, and the last update's gradient."""
+    model = copy.deepcopy(start).to(device)
+    reference = copy.deepcopy(start).to(device) if cfg.learner.kl_coef > 0 else None
+    learner: Learner = learner_on(cfg, model, engine, Handed(), reference=reference)
+    report = learner.training_step()
+    gradient = [whole(weight.grad).flatten() for weight in model.parameters() if weight.grad is not None]
+    found = {
+        "importance": report.data.token_importance,
+        "weights": report.data.token_weights,
+        "logprobs": report.data.old_logprobs,
+        "loss": torch.tensor(report.metrics["train/loss"]),
+        "gradient": torch.cat(gradient),
+    }
+    return {name: value.detach().cpu() for name, value in found.items()}
+
+
+def _noise(method: str) -> dict[str, Any]:
+    return {"estimator": STRONG_NOISE} if method == "oar_g" else {}

@@ -1,0 +1,125 @@
+"""A run's configuration from conf/ without Hydra: YAML files, their parents, and objects in place of targets.
+
+tests/experiments/test_gpu_check.py holds it against what Hydra composes.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from oar.config import (
+    BenchmarkConfig,
+    CounterfactualConfig,
+    DataConfig,
+    EvaluationConfig,
+    GatingConfig,
+    LearnerConfig,
+    LoraConfig,
+    MethodConfig,
+    ModelConfig,
+    ProbeConfig,
+    RolloutConfig,
+    SyncConfig,
+    TrackingConfig,
+    TrainConfig,
+)
+from oar.importance import ImportanceEstimator
+from oar.plan import Architecture, Assumptions
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
+
+
+def micro_batch(rows: int, row_tokens: int) -> dict[str, int]:
+    """The learner's key for micro-batches of `rows` completions of at most `row_tokens` tokens, prompt included."""
+    return {"micro_batch_size": rows}
+
+
+def read(group: str, choice: str) -> dict[str, Any]:
+    """conf/`group`/`choice`.yaml over the files it names as its parents; what it overrides in other groups is left out."""
+    found = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text(encoding="utf-8"))
+    for parent in found.pop("defaults", []):
+        if isinstance(parent, str) and parent != "_self_":
+            found = _over(read(group, parent), found)
+    return dict(found)
+
+
+def train_config(
+    *,
+    profile: str = "embedded",
+    method: str = "grpo",
+    counterfactual: str = "pad",
+    gating: str = "bilevel",
+    probe: str = "as_mean",
+    estimator: dict[str, Any] | None = None,
+    lora: LoraConfig | None = None,
+    learner: dict[str, Any] | None = None,
+    rollout: dict[str, Any] | None = None,
+    sync: dict[str, Any] | None = None,
+    **method_keys: Any,
+) -> TrainConfig:
+    """A training run on the embedded word problems, as conf/ has it; the mappings change single keys."""
+    sizes = read("profile", profile)
+    chosen = _over(read("method", method), {"estimator": estimator or {}, **method_keys})
+    rolls = {**read("rollout", "vllm"), **sizes.get("rollout", {}), **(rollout or {})}
+    policy = {**read("model", "embedded"), **sizes.get("model", {}), "path": "made in this process", "teach": None}
+    seen = {**read("evaluation", "embedded"), "max_new_tokens": rolls["max_new_tokens"]}
+    words = read("data", "words")
+    return TrainConfig(
+        seed=1,
+        output_dir="",
+        resume="never",
+        profile=profile,
+        template=None,
+        method=MethodConfig(**{**chosen, "estimator": made(chosen["estimator"], counterfactual)}),
+        gating=GatingConfig(**read("gating", gating)),
+        probe=ProbeConfig(**read("probe", probe)),
+        counterfactual=CounterfactualConfig(counterfactual),
+        model=ModelConfig(**{**policy, "lora": lora}),
+        data=DataConfig(words["name"], made(words["source"], counterfactual)),
+        benchmark=BenchmarkConfig("words", ["words1"]),
+        rollout=RolloutConfig(**rolls),
+        sync=SyncConfig(**{**read("sync", "checkpoint"), **sizes.get("sync", {}), **(sync or {})}),
+        tracking=TrackingConfig(**{**read("tracking", "disabled"), "group": profile}),
+        learner=LearnerConfig(**{**sizes["learner"], **(learner or {})}),
+        evaluation=EvaluationConfig(**seen),
+    )
+
+
+def architecture(name: str) -> Architecture:
+    """The sizes of a published model, as conf/plan.yaml has them."""
+    found = yaml.safe_load((CONF / "plan.yaml").read_text(encoding="utf-8"))
+    return Architecture(**found["architectures"][name])
+
+
+def assumptions(profile: str, **changes: Any) -> Assumptions:
+    """What a plan of `profile` assumes."""
+    return Assumptions(**{**read("assume", profile), **changes})
+
+
+def made(target: Any, counterfactual: str = "pad") -> Any:
+    """The object that a target of conf/ describes, `${counterfactual.name}` filled in."""
+    if target == "${counterfactual.name}":
+        return counterfactual
+    if not isinstance(target, dict):
+        return target
+    module, name = target["_target_"].rsplit(".", 1)
+    arguments = {key: made(value, counterfactual) for key, value in target.items() if key != "_target_"}
+    return getattr(import_module(module), name)(**arguments)
+
+
+def estimator_of(method: str) -> ImportanceEstimator:
+    """The estimator of a method as conf/ has it."""
+    found: ImportanceEstimator = made(read("method", method)["estimator"])
+    return found
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, mappings key by key."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _over(merged[key], value) if both else value
+    return merged
