@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
@@ -174,6 +174,9 @@ fidelity: setup ## How well cheap signals agree with exact OAR-P, and at what co
 
 fault-drills: setup ## Damage real runs on purpose and see what is kept (ARGS='short=true')
 	@$(call program,fault_drills)
+
+gpu-check: setup ## What a first GPU can tell, in 20 minutes; without one the same, small (OUT=, ARGS='--only kernels,wide')
+	@$(BIN)/python -m experiments.gpu_check $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 data-check: setup ## Compare training sets with benchmarks (ARGS='path=FOLDER': local copies)
 	@$(call program,data_check)

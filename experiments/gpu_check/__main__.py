@@ -81,7 +81,7 @@ def out_folder(out: str | None, full: bool) -> Path:
         raise ConfigError(
             "--out must not be in results/gpu without a GPU: what is measured on a CPU does not belong there."
         )
-    if folder.exists() and not folder.is_dir() or not os.access(_nearest(folder), os.W_OK):
+    if (folder.exists() and not folder.is_dir()) or not os.access(_nearest(folder), os.W_OK):
         raise ConfigError(f"--out must be a folder that can be written, but {folder} is not.")
     return folder
 
@@ -89,7 +89,7 @@ def out_folder(out: str | None, full: bool) -> Path:
 def origin(started: datetime, git: dict[str, object]) -> dict[str, Any]:
     """Where the numbers come from."""
     found = collect_provenance({"check": "gpu"}, started=started, git=git)
-    return {**found, "code": code_hash(ROOT / "experiments" / "gpu_check" / "registry.py")[:12], "driver": _driver()}
+    return {**found, "code": code_hash(*Path(__file__).parent.rglob("*.py"))[:12], "driver": _driver()}
 
 
 def _driver() -> str | None:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from experiments.gpu_check.device import FULL, wait
 from experiments.gpu_check.engine import Handed, OwnSampling
+from experiments.gpu_check.models import cast
 from oar.config import TrainConfig
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.sharding import shard
@@ -60,7 +61,7 @@ def learner_that_samples(
     cfg: TrainConfig, model: PreTrainedModel, reasoning: tuple[int, int], ranks: Ranks = ALONE
 ) -> Learner:
     """A learner whose completions a copy of its own model draws; the copy has the weights of version 0."""
-    copied = copy.deepcopy(model).to(getattr(torch, cfg.model.dtype))
+    copied = cast(copy.deepcopy(model), getattr(torch, cfg.model.dtype))
     reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
     engine = OwnSampling(copied, task_of(cfg), cfg.data.source, cfg.seed, reasoning)
     learner = learner_on(cfg, model, engine, Handed(engine), ranks, reference)

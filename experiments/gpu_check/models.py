@@ -1,7 +1,7 @@
 """Random models: of the sizes of published ones, or of the same shape and tiny."""
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from experiments.gpu_check.device import DEVICE
 from oar.plan import Architecture
@@ -17,6 +17,13 @@ TINY = Architecture(
     tied=False,
     context=1024,
 )
+
+
+def cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The model with its weights in `dtype`; rotary frequencies stay in float32, as in the engine and under FSDP2."""
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+    return model
 
 
 def random_model(

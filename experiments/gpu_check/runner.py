@@ -14,6 +14,8 @@ from oar.processes import ChildProcess
 
 PASSED, FAILED, TOO_SLOW, NOT_RUN = "passed", "failed", "too slow", "not run"
 GRACE_S = 3.0  # what a part that is stopped gets to end
+# One process needs no network, and a machine without one may have no other interface (as oar/learner/launch.py).
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def run_part(part: Part, folder: Path, limit_s: float) -> Line:
     date, began = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     path, log = folder / f"{part.name}.jsonl", folder / f"{part.name}.log"
     command = [sys.executable, "-m", "experiments.gpu_check.child", part.target, str(path)]
-    with ChildProcess(command, log_path=log, grace_s=GRACE_S, env={"PYTHONPATH": _path()}) as process:
+    with ChildProcess(command, log_path=log, grace_s=GRACE_S, env={"PYTHONPATH": _path(), **LOOPBACK}) as process:
         code = process.wait(limit_s)
     seconds = time.monotonic() - began
     findings, end = read(path)

@@ -75,7 +75,7 @@ def _resume(findings: Findings, name: str, cfg: TrainConfig, ranks: Ranks) -> No
         )
         findings.true(f"{name}: sealed", load_state(saved)["step"] == 2, "every file's hash, step 2")
         written = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32).to(learner.model.device)
-        weights = dict(full_weights(learner.model))
+        weights = {key: weight.clone() for key, weight in full_weights(learner.model)}
         own = dict(full_weights(written))
         error = max(relative(own[key], weights[key]) for key in weights)
         findings.at_most(f"{name}: weights of save_pretrained", error, EQUAL)

@@ -16,8 +16,8 @@ from oar.weights import whole
 
 STEPS = 2
 SIZES = sized(TINY, TINY)
-REASONING = sized((20, 60), (4, 10))  # tokens
-GENERATIONS = sized(8, 4)
+REASONING = sized((20, 60), (4, 7))  # tokens
+GROUPS, GENERATIONS = sized((4, 8), (2, 4))
 MAX_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.05}  # nats; conf/sync, conf/profile/paper.yaml
 ADAPTER = LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"])
 
@@ -57,7 +57,7 @@ def run(findings: Findings) -> None:
 
 def _config(one: Run, dtype: str) -> Any:
     learner = {
-        "batch_size": 4 * GENERATIONS,
+        "batch_size": GROUPS * GENERATIONS,
         "num_generations": GENERATIONS,
         **micro_batch(4, 128),
         "warmup_steps": 0,

@@ -34,7 +34,7 @@ ROOMS = (oar.importance, oar.learner, oar.rollout, oar.tasks)
 # Modules of what is not needed here: the engine's side (vLLM), the command line (OmegaConf), the verifier's algebra.
 ELSEWHERE = {
     "vllm": ("oar.rollout.ipc", "oar.rollout.ipc_worker", "oar.rollout.nccl"),
-    "omegaconf": ("oar.learner.__main__", "oar.learner.inspecting"),
+    "omegaconf": ("oar.learner.__main__",),
     "math_verify": ("oar.tasks.verifier_symbols", "oar.tasks.verifier_worker"),
 }
 TESTS = sized(

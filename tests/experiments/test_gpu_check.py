@@ -1,0 +1,195 @@
+"""The check of a first GPU: it runs with little installed, one broken part hides no other, and no CPU's number is a GPU's."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.gpu_check import page
+from experiments.gpu_check.__main__ import RESULTS, chosen, main, origin, out_folder
+from experiments.gpu_check.parts import methods
+from experiments.gpu_check.registry import PARTS, TOTAL_S
+from experiments.gpu_check.runner import Part, run_parts
+from experiments.gpu_check.settings import METHODS, train_config
+from oar.config import TrainConfig, build, validated
+from oar.errors import ConfigError
+from tests.test_config import composed
+
+ROOT = Path(__file__).parents[2]
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+# What `pip list` does not show on a machine that has torch, transformers and peft: for imports and for `find_spec` alike.
+HIDDEN = "hydra omegaconf antlr4 vllm trl datasets math_verify latex2sympy2_extended wandb"
+HIDING = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = name.split(".")[0] in {HIDDEN.split()!r}
+        return None if hidden else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Without if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+def broken(name: str) -> Part:
+    return Part(name, f"tests.experiments.broken_parts:{name}", "It goes wrong.", 3.0)
+
+
+def run_check(folder: Path, *arguments: str, hide: bool) -> tuple[int, dict, dict]:
+    """The command in a process of its own, one thread: exit code, its last line, gpu_check.json."""
+    path = [str(ROOT)]
+    if hide:
+        (folder / "hiding").mkdir()
+        (folder / "hiding" / "sitecustomize.py").write_text(HIDING)
+        path.insert(0, str(folder / "hiding"))
+    out = folder / "out"
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.gpu_check", "--out", str(out), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout.splitlines()[-1]), json.loads((out / page.JSON).read_text())
+
+
+@pytest.mark.system
+@pytest.mark.timeout(3600)
+@without_gpu
+def test_the_whole_check_runs_small_with_little_installed(tmp_path: Path) -> None:
+    code, said, found = run_check(tmp_path, hide=True)
+    messages = {part["name"]: (part["verdict"], part["message"]) for part in found["parts"]}
+    assert list(messages) == [part.name for part in PARTS]
+    assert [verdict for verdict, _ in messages.values() if verdict not in ("passed", "not run")] == [], messages
+    assert {name for name, (verdict, _) in messages.items() if verdict == "not run"} == {"ipc", "trl"}
+    assert "trl" in messages["trl"][1]
+    assert (code, said["in_order"], said["full"], found["full"]) == (0, True, False, False)
+    assert found["provenance"]["versions"]["torch"] == torch.__version__.split("+")[0] or torch.__version__
+    assert all(part["findings"] for part in found["parts"] if part["verdict"] == "passed")
+    told = (tmp_path / "out" / page.PAGE).read_text()
+    assert all(f"## {part.name}" in told for part in PARTS)
+    assert "measures nothing" in told
+    assert not RESULTS.exists() or not (RESULTS / "logs").exists()
+
+
+@pytest.mark.system
+@pytest.mark.timeout(3600)
+@without_gpu
+def test_trls_part_runs_where_trl_is(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    code, said, _ = run_check(tmp_path, "--only", "trl", hide=False)
+    assert said["parts"] == {"trl": "passed"}
+    assert code == 0
+
+
+def test_a_broken_part_hides_no_other(tmp_path: Path) -> None:
+    names = ["raises", "kills_itself", "hangs", "does_not_hold", "fails_in_a_case", "cannot_run", "passes"]
+    told: list[str] = []
+    lines = run_parts(
+        [broken(name) for name in names],
+        tmp_path,
+        lambda part: 3.0 if part.name == "hangs" else 600.0,
+        lambda line: told.append(line.name),
+    )
+    assert told == names
+    found = {line.name: line for line in lines}
+    assert [found[name].verdict for name in names] == ["failed"] * 2 + ["too slow"] + ["failed"] * 2 + [
+        "not run",
+        "passed",
+    ]
+    assert [line.name for line in lines if line.in_order] == ["cannot_run", "passes"]
+    for name in ("raises", "kills_itself"):  # what was measured before is kept
+        assert found[name].findings[0].name == "before"
+    assert "CUDA out of memory" in found["raises"].message
+    assert "broken_parts.py:" in found["raises"].message
+    assert "signal 9" in found["kills_itself"].message
+    assert "2 of 2 do not hold" in found["does_not_hold"].message
+    assert "1 of 2 do not hold, first first: ValueError: a wrong shape" in found["fails_in_a_case"].message
+    assert "no such thing" in found["cannot_run"].message
+    page.write(tmp_path / "page", lines, origin_here(), full=True)
+    assert (tmp_path / "page" / page.PAGE).read_text().count("**no**") == 4
+
+
+def origin_here() -> dict:
+    from datetime import UTC, datetime
+
+    return origin(datetime.now(UTC), {"git_commit": "a" * 40, "git_dirty": False})
+
+
+def test_parts_that_run_again_replace_their_own_lines(tmp_path: Path) -> None:
+    def run(*names: str) -> dict:
+        lines = run_parts([broken(name) for name in names], tmp_path / "logs", lambda _: 600.0, lambda _: None)
+        page.write(tmp_path, lines, origin_here(), full=True)
+        return json.loads((tmp_path / page.JSON).read_text())
+
+    first = run("passes", "does_not_hold")
+    again = run("passes")
+    assert [part["name"] for part in again["parts"]] == ["passes", "does_not_hold"]
+    assert again["parts"][1] == first["parts"][1]
+    page.write(tmp_path, [], origin_here(), full=False)  # of another size: nothing is taken over
+    assert json.loads((tmp_path / page.JSON).read_text())["parts"] == []
+
+
+@without_gpu
+def test_results_gpu_is_not_written_without_a_gpu(tmp_path: Path) -> None:
+    before = sorted(RESULTS.rglob("*")) if RESULTS.exists() else None
+    for folder in (RESULTS, RESULTS / "here", ROOT / "results" / "embedded" / ".." / "gpu"):
+        with pytest.raises(ConfigError, match="results/gpu"):
+            main(["--out", str(folder), "--only", "ipc"])
+    assert RESULTS not in [out_folder(None, full=False), *out_folder(None, full=False).parents]
+    assert (sorted(RESULTS.rglob("*")) if RESULTS.exists() else None) == before
+    assert out_folder(None, full=True) == RESULTS
+
+
+def test_the_limits_add_up_to_what_is_promised() -> None:
+    assert sum(part.limit_s for part in PARTS) <= TOTAL_S == 20 * 60
+
+
+def test_parts_are_chosen_by_name() -> None:
+    assert [part.name for part in chosen("wide,kernels")] == ["kernels", "wide"]
+    for wrong in ("kernel", ","):
+        with pytest.raises(ConfigError, match="--only"):
+            chosen(wrong)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_settings_are_what_hydra_composes(method: str) -> None:
+    for profile in ("embedded", "single_gpu", "paper"):
+        ours = train_config(profile=profile, method=method, counterfactual="knockout")
+        overrides = [
+            f"profile={profile}",
+            f"method={method}",
+            "counterfactual=knockout",
+            "model.path=x",
+            "probe=as_mean",
+        ]
+        theirs = validated(composed(*overrides), TrainConfig)
+        assert build("method.estimator", theirs.method.estimator) == ours.method.estimator
+        for group in ("gating", "probe", "rollout", "sync", "learner"):
+            assert asdict(getattr(ours, group)) == asdict(getattr(theirs, group)), (profile, group)
+        assert ours.model.dtype == theirs.model.dtype
+    assert len(ours.identity()) == 12
+
+
+def test_every_choice_of_conf_is_compared_with_the_cpu() -> None:
+    """A new counterfactual, probe or gate must not be left out."""
+    told = " ".join(f"{variant.name} {variant.settings}" for variant in methods.variants())
+    for group in ("method", "counterfactual", "probe", "gating"):
+        for path in (ROOT / "conf" / group).glob("*.yaml"):
+            default = path.stem in (
+                "warmup",
+                "pad",
+                "bilevel",
+                "as_mean",
+            )  # all others have these, or are one of two by step
+            assert default or path.stem in told, path
