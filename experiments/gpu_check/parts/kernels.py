@@ -1,6 +1,6 @@
 """torch's kernels: recomputed attention and the head's scores against plain arithmetic in higher precision."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -70,7 +70,7 @@ def _attention(findings: Findings, job: Job, dtype: torch.dtype, name: str) -> N
         return torch.autograd.grad(attend().float().square().sum(), states)
 
     exact = [state.detach().double().requires_grad_(job.backward) for state in states]
-    reference = _plain(forward, asked, *exact, scaling)
+    reference = _plain(forward, asked, exact, scaling)
     ours = attend()
     findings.at_most(f"{name}: error of the output", relative(ours, reference), BOUNDS[dtype])
     if job.backward:
@@ -97,9 +97,11 @@ def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[T
     def states(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=drawn, device=DEVICE).to(dtype)
 
-    clean = Attended(*(states(heads, job.length, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS)), SIZE**-0.5)
+    query, key, value = (states(heads, job.length, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS))
     empty = states(job.length, 1)
-    forward = Forward(empty, empty, [clean], Packing.of(torch.tensor([job.length], device=DEVICE)))
+    forward = Forward(
+        empty, empty, [Attended(query, key, value, SIZE**-0.5)], Packing.of(torch.tensor([job.length], device=DEVICE))
+    )
     tail = max(1, job.width - 5) if job.kind is SharedKeys else job.width - 1
     latest = job.length - tail - (job.width - tail)
     starts = torch.linspace(0, latest, job.count, device=DEVICE).long()
@@ -119,9 +121,10 @@ def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[T
     return forward, asked, (own[0], own[1], own[2])
 
 
-def _plain(forward: Forward, asked: Recomputation, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def _plain(forward: Forward, asked: Recomputation, states: Sequence[Tensor], scaling: float) -> Tensor:
     """Causal attention by position, written down plainly, in double precision, one counterfactual after another."""
     clean, groups = forward.layers[0], HEADS // KV_HEADS
+    query, key, value = states
     outputs = []
     for row, positions in enumerate(asked.positions):
         keys = clean.key.double().index_copy(1, positions, key[row])

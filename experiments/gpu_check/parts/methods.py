@@ -106,8 +106,8 @@ def config(settings: dict[str, Any]) -> TrainConfig:
 
 def step_on(device: torch.device, start: PreTrainedModel, engine: Remembering, cfg: TrainConfig) -> dict[str, Tensor]:
     """What a training step computes there, on the CPU: importance, weights, logprobs, loss, and the last update's gradient."""
-    model = copy.deepcopy(start).to(device)
-    reference = copy.deepcopy(start).to(device) if cfg.learner.kl_coef > 0 else None
+    model = copy.deepcopy(start).to(device)  # type: ignore[arg-type]
+    reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
     learner: Learner = learner_on(cfg, model, engine, Handed(), reference=reference)
     report = learner.training_step()
     gradient = [whole(weight.grad).flatten() for weight in model.parameters() if weight.grad is not None]

@@ -74,7 +74,7 @@ def _resume(findings: Findings, name: str, cfg: TrainConfig, ranks: Ranks) -> No
             ranks=ranks,
         )
         findings.true(f"{name}: sealed", load_state(saved)["step"] == 2, "every file's hash, step 2")
-        written = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32).to(learner.model.device)
+        written = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32).to(learner.model.device)  # type: ignore[arg-type]
         weights = {key: weight.clone() for key, weight in full_weights(learner.model)}
         own = dict(full_weights(written))
         error = max(relative(own[key], weights[key]) for key in weights)

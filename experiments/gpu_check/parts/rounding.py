@@ -54,7 +54,7 @@ def _ranks(findings: Findings, method: str, spread: float, ranks: Ranks) -> None
     start = random_model(SIZES)
     drawn = torch.Generator(DEVICE).manual_seed(1)
     with torch.no_grad():
-        start.get_input_embeddings().weight.normal_(0, spread, generator=drawn)
+        start.model.embed_tokens.weight.normal_(0, spread, generator=drawn)
         for weight in start.parameters():
             weight.copy_(weight.bfloat16())  # so that only the arithmetic differs
     cfg = _config(method, "float32")
