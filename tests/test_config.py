@@ -95,6 +95,8 @@ def test_every_key_has_a_comment():
         ("model.lora={r: 4, alpha: 8, targets: []}", "model.lora.targets"),
         ("model.lora={r: 4, alpha: 8, targets: [q_proj], dropout: 0.1}", "dropout"),
         ("learner.max_refills=-1", "learner.max_refills"),
+        ("learner.micro_batch_tokens=0", "learner.micro_batch_tokens must be 1 or more, but is 0"),
+        ("learner.ranks=129", "learner.ranks must be 1 or more, and few enough for an update of 128 completions"),
         ("learner.lr=fast", "learner.lr"),
         ("learner.adam_beta1=1.5", "learner.adam_beta1"),
         ("model.dtype=float16", "model.dtype"),
@@ -115,6 +117,12 @@ def test_bad_values_are_refused(override, said):
     with pytest.raises(ConfigError, match=said) as caught:
         validated(composed(override), TrainConfig)
     assert str(caught.value).count("\n") == 0
+
+
+def test_the_released_drift_needs_completions_in_one_order():
+    validated(composed("gating=released_drift"), TrainConfig)
+    with pytest.raises(ConfigError, match=r"learner\.ranks must be 1 where gating\.threshold is released_drift"):
+        validated(composed("gating=released_drift", "learner.ranks=2"), TrainConfig)
 
 
 def test_the_overlong_buffer_is_a_part_of_the_completion():

@@ -20,13 +20,18 @@ from transformers import PreTrainedModel
 def in_pairs(model: PreTrainedModel) -> Iterator[None]:
     """In the block the model takes rows (2R, ...) in float32: R, and then the same R changed; a backward belongs in it too."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    adapters = [module for module in model.modules() if getattr(module, "cast_input_dtype_enabled", False)]
     for layer in layers:
         layer.forward = partial(_linear, layer)
+    for adapter in adapters:
+        adapter.cast_input_dtype_enabled = False  # peft's: it would round states before its linear layers get them
     try:
         yield
     finally:
         for layer in layers:
             del layer.forward
+        for adapter in adapters:
+            adapter.cast_input_dtype_enabled = True
 
 
 def _linear(layer: nn.Linear, states: Tensor) -> Tensor:

@@ -1,10 +1,19 @@
 """OAR-G and the gradient norm against finite differences, and what a gradient signal may not touch."""
 
+from copy import deepcopy
+from itertools import accumulate
+
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import Qwen2ForCausalLM
 
+from oar.attribution import spearman
+from oar.config import LoraConfig
 from oar.errors import ConfigError
 from oar.importance import GradientImportance, GradientNormImportance, PerturbationImportance
+from oar.learner.sharding import recomputed_layers
+from oar.lora import add_adapter
 from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
 from oar.seeding import generator
 from tests.importance.plain import parts
@@ -173,6 +182,103 @@ def test_noise_and_norms_are_float32_in_a_bfloat16_model():
         assert found.dtype == torch.float32
         assert found.isfinite().all()
         assert (found[inputs.batch.reasoning_mask] > 0).float().mean() > 0.9
+
+
+def spread_embeddings(spread, *, layers=4, hidden=64):
+    """A random bfloat16 model whose input embeddings have this standard deviation."""
+    torch.manual_seed(0)
+    config = tiny_model(layers=layers).config
+    config.update({"hidden_size": hidden, "intermediate_size": 2 * hidden, "initializer_range": 0.08})
+    model = Qwen2ForCausalLM(config).eval()
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=spread)
+    return model.bfloat16()
+
+
+def agreement(model, estimator, batch, **options):
+    """Mean over completions of the rank correlation between a bfloat16 model's importance and that of float32 arithmetic."""
+    coarse, fine = (
+        estimator(credit_inputs(batch, PROBES["as_mean"], model=each, **options))
+        for each in (model, deepcopy(model).float())
+    )
+    reasoning = batch.reasoning_mask
+    return sum(
+        spearman(*(each[row, reasoning[row]].numpy() for each in (coarse, fine))) for row in range(len(batch))
+    ) / len(batch)
+
+
+@pytest.mark.parametrize("keep_graph", [False, True])
+@pytest.mark.parametrize("spread", [0.016, 0.05, 1.0])
+def test_bfloat16_ranks_tokens_as_float32_does(spread, keep_graph):
+    """The noise is 6 %, 2 % and 0.1 % of the embeddings' spread: rounding must not swallow it."""
+    batch = random_batch(0, rows=3, longest=30)
+    assert agreement(spread_embeddings(spread), GradientImportance(), batch, keep_graph=keep_graph) > 0.97
+
+
+def test_an_adapter_is_as_exact_as_what_it_adapts():
+    model = spread_embeddings(1.0)
+    add_adapter(model, LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"]), seed=0)
+    for name, weight in model.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    assert agreement(model.bfloat16(), GradientImportance(), random_batch(0, rows=3, longest=30)) > 0.97
+
+
+def test_relative_noise_grows_with_the_embeddings():
+    """The share of the root mean square of a completion's own reasoning embeddings, which here are 3 times as large."""
+    batch = random_batch(6)
+    one, larger = tiny_model(), tiny_model()
+    with torch.no_grad():
+        larger.get_input_embeddings().weight.mul_(3)
+        reasoning = batch.completion_ids[0, batch.reasoning_mask[0]]
+        spread = float(one.get_input_embeddings().weight[reasoning].square().mean().sqrt())
+    relative = GradientImportance(noise_std=0.01, noise_relative=True)
+    inputs, scaled = (
+        credit_inputs(batch.rows(torch.tensor([0])), PROBES["as_mean"], model=each) for each in (one, larger)
+    )
+    torch.testing.assert_close(
+        relative(inputs), GradientImportance(noise_std=0.01 * spread)(inputs), atol=1e-7, rtol=2e-2
+    )
+    expected = GradientImportance(noise_std=0.03 * spread)(scaled)
+    torch.testing.assert_close(relative(scaled), expected, atol=1e-7, rtol=2e-2)
+
+
+def peak(run):
+    """The most bytes that tensors made by `run` have at a time, as torch's allocator tells them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    moves = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(moves, key=lambda event: event.start_ns())))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_graph_is_bounded_by_tokens_not_by_rows(dtype):
+    """Also where the update's forward is shared; and with checkpointed layers it is much smaller."""
+    model, most = tiny_model(layers=12).to(dtype), 100
+
+    def held(rows, most, checkpointed=False):
+        batch = random_batch(0, rows=1, longest=40).rows(torch.zeros(rows, dtype=torch.long))
+        inputs = credit_inputs(batch, PROBES["as_mean"], model=model, keep_graph=True)
+        assert inputs.scores.forward is not None
+        with recomputed_layers(model, checkpointed):
+            return peak(lambda: GradientImportance(max_tokens_per_forward=most)(inputs))
+
+    few = held(8, most)
+    assert held(32, most) < 1.1 * few
+    assert held(32, 4 * most) > 2.5 * few
+    assert held(8, most, checkpointed=True) < 0.5 * few
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("probe", PROBES)
+def test_checkpointed_layers_change_nothing(probe, dtype):
+    """In its backward a layer runs again as it ran: attention, read positions and pairs."""
+    model, batch = tiny_model(layers=3).to(dtype), random_batch(4, rows=5)
+    for most in (1, 60, 10_000):
+        estimator = GradientImportance(max_tokens_per_forward=most)
+        inputs = credit_inputs(batch, PROBES[probe], model=model)
+        expected = estimator(inputs)
+        with recomputed_layers(model):
+            torch.testing.assert_close(estimator(inputs), expected, atol=0, rtol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"noise_std": 0.0}, {"noise_draws": 0}])
