@@ -116,7 +116,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, content, said, run
 
 def test_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.plan", "profile=paper", "learner.micro_batch_size=64"],
+        [sys.executable, "-m", "experiments.plan", "profile=paper", "learner.micro_batch_tokens=257536"],
         cwd=ROOT,
         capture_output=True,
         text=True,

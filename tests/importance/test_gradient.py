@@ -1,11 +1,9 @@
 """OAR-G and the gradient norm against finite differences, and what a gradient signal may not touch."""
 
 from copy import deepcopy
-from itertools import accumulate
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen2ForCausalLM
 
 from oar.attribution import spearman
@@ -17,7 +15,7 @@ from oar.lora import add_adapter
 from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
 from oar.seeding import generator
 from tests.importance.plain import parts
-from tests.models import MARKER, credit_inputs, random_batch, tiny_model
+from tests.models import MARKER, credit_inputs, peak, random_batch, tiny_model
 
 PROBES = {"lt_logits": LastTokenProbe([MARKER]), "as_mean": AnswerMeanProbe(), "as_joint": AnswerJointProbe()}
 ESTIMATORS = {"oar_g": GradientImportance(), "oar_gn": GradientNormImportance()}
@@ -240,14 +238,6 @@ def test_relative_noise_grows_with_the_embeddings():
     )
     expected = GradientImportance(noise_std=0.03 * spread)(scaled)
     torch.testing.assert_close(relative(scaled), expected, atol=1e-7, rtol=2e-2)
-
-
-def peak(run):
-    """The most bytes that tensors made by `run` have at a time, as torch's allocator tells them."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    moves = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    return max(accumulate(event.nbytes() for event in sorted(moves, key=lambda event: event.start_ns())))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
