@@ -49,7 +49,7 @@ from oar.errors import DataError
 from oar.learner.clock import Clock
 from oar.learner.collect import collate_groups
 from oar.learner.step import Learner
-from oar.models import load_policy, load_tokenizer, model_folder
+from oar.models import load_policy, load_tokenizer, model_folder, weights_size
 from oar.probes import make_probe
 from oar.progress import progress_bars
 from oar.provenance import ROOT, collect_provenance, git_state
@@ -136,7 +136,7 @@ def engine_when_needed(bench: Bench) -> Iterator[Callable[[str], Learner]]:
             return (
                 model,
                 EngineClient(url, settings.rollout.request_timeout_s, token),
-                transfer_folder(bench.folder, parent),
+                transfer_folder(bench.folder, parent, weights_size(model, settings.model.dtype)),
             )
 
         def learner(variant: str) -> Learner:

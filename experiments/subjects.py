@@ -27,7 +27,7 @@ from oar.errors import ConfigError, OarError
 from oar.files import atomic_path
 from oar.lanes import Job
 from oar.learner.examine import Subject, examine, signal_importance
-from oar.models import load_policy, load_tokenizer, model_folder, weight_files
+from oar.models import load_policy, load_tokenizer, model_folder, weight_files, weights_size
 from oar.processes import ChildProcess
 from oar.progress import stage
 from oar.provenance import code_hash, config_hash, files_hash
@@ -211,7 +211,8 @@ def draw(
         task = Task(load_tokenizer(model), plan.settings.model.marker)
         with stage(progress, f"{name}: {len(plan.problems)} x {cfg.samples} completions"):
             policy = load_policy(model, plan.settings.model.dtype)
-            CheckpointSync(engine, transfer_folder(plan.work)).push(policy, version)
+            folder_between = transfer_folder(plan.work, None, weights_size(model, plan.settings.model.dtype))
+            CheckpointSync(engine, folder_between).push(policy, version)
             prompts = [task.encode_prompt(problem) for problem in plan.problems]
             groups = engine.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
         rows = [{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group]

@@ -1,10 +1,11 @@
 """Where the policy comes from: a Hugging Face folder, as it is or taught on this machine first."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
@@ -34,6 +35,16 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder} must hold its weights as model*.safetensors, {came}: convert the model with save_pretrained."
         )
     return found
+
+
+def weights_size(folder: Path, dtype: str) -> int:
+    """Bytes of the weights in a model's folder once they are of `dtype`; only the files' headers are read."""
+    numbers = 0
+    for file in weight_files(folder):
+        with safe_open(file, "pt") as opened:
+            numbers += sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
+    dtype_of_all: torch.dtype = getattr(torch, dtype)
+    return numbers * dtype_of_all.itemsize
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

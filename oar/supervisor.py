@@ -1,7 +1,6 @@
 """Starts the engine and the learner, watches both, and leaves neither behind."""
 
 import fcntl
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -19,12 +18,12 @@ from oar.files import write_text_atomic
 from oar.learner.checkpoint import resumable_checkpoint
 from oar.learner.launch import learner_command
 from oar.learner.recovery import ENGINE_LOST
-from oar.models import model_folder
+from oar.models import model_folder, weights_size
 from oar.processes import ChildProcess
 from oar.rollout.access import TOKEN_VARIABLE, engine_token
 from oar.rollout.engine import EngineOptions, VllmEngine, telling_lines
 from oar.rollout.fleet import KeptFleet, VllmFleet, gpus_of_servers
-from oar.rollout.sync import refuse_without_gpu, transfer_folder
+from oar.rollout.sync import clear, refuse_without_gpu, transfer_folder, transfer_folders
 from oar.tasks.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
 from oar.tasks.template import load_template
 from oar.tracking import check_tracking
@@ -64,9 +63,11 @@ def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
         running.enter_context(locked(folder))
         config_file = folder / "config.yaml"
         write_text_atomic(config_file, OmegaConf.to_yaml(OmegaConf.structured(cfg)))
-        sync_folder = transfer_folder(folder, None if cfg.sync.folder is None else Path(cfg.sync.folder))
-        # The learner empties it after each push; this is for one that was killed on the way.
-        running.callback(shutil.rmtree, sync_folder, ignore_errors=True)
+        parent = None if cfg.sync.folder is None else Path(cfg.sync.folder)
+        size = weights_size(start_model, cfg.model.dtype) if cfg.sync.name == "checkpoint" else 0
+        sync_folder = transfer_folder(folder, parent, size)
+        for between in transfer_folders(folder, parent):
+            running.callback(clear, between)  # the learner does so after each push; this is for one that was killed
         engine = None
         if servers:
             engine = running.enter_context(VllmFleet(servers)) if kept is None else kept.fitting(servers)

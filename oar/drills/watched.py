@@ -16,7 +16,7 @@ import requests
 
 from oar.errors import OarError
 from oar.rollout.access import engine_token
-from oar.rollout.sync import transfer_folder
+from oar.rollout.sync import transfer_folders
 
 MARK = "OAR_DRILL"
 POLL_S = 0.005  # a push of weights and a checkpoint take some 50 ms here
@@ -74,7 +74,7 @@ class WatchedRun:
 
     def is_pushing(self) -> bool:
         """Whether weights are on their way to the engine."""
-        return (transfer_folder(self.folder) / "model.safetensors").exists()
+        return any((folder / "model.safetensors").exists() for folder in transfer_folders(self.folder))
 
     def said(self, pattern: str, since: float = 0.0) -> tuple[float, str] | None:
         """The first line since a time (monotonic) in which `pattern` is found, with its time."""

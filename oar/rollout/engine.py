@@ -109,8 +109,8 @@ class EngineOptions:
 class VllmEngine:
     """A running server: `with VllmEngine(options) as engine: EngineClient(engine.url, timeout_s, engine.token)`.
 
-    Entering (or `start`) raises ConfigError or DataError for what can be seen beforehand: another vLLM, a port in use, a host that
-    others can reach without a token, a model that is not there, is not in safetensors or cannot be synced; and EngineError
+    Entering (or `start`) raises ConfigError or DataError for what can be seen beforehand: another vLLM, a port in use, a host
+    that others can reach without a token, a model that is not there, is not in safetensors or cannot be synced; and EngineError
     when the server dies or is not healthy in time.
     """
 

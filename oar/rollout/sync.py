@@ -1,10 +1,10 @@
 """Bringing the learner's weights to the engine: what every way of doing so has in common, and the way by way of a file."""
 
+import contextlib
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,8 @@ from oar.rollout.client import UNKNOWN_VERSION, Engine, EngineClient
 from oar.rollout.servers import each
 from oar.weights import Gather, full_weights
 
-_TMPFS = Path("/dev/shm")
+TMPFS = Path("/dev/shm")
+MARGIN = 1.1  # of the weights' own bytes: engines and NCCL keep some MB in tmpfs as well
 
 # What a server is started with, beside VLLM_SERVER_DEV_MODE=1, for weights to reach it in each way.
 SERVER_ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -71,7 +72,7 @@ def refuse_without_gpu(cfg: SyncConfig) -> None:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def weight_update(servers: Sequence[EngineClient], version: int) -> Iterator[None]:
     """Around the transfer itself: pause, the transfer, prefix-cache reset, resume, and the version last, when all have it.
 
@@ -113,20 +114,43 @@ def start_weight_update(server: EngineClient) -> None:
         server.start_weight_update()
 
 
-def transfer_folder(run_folder: Path, parent: Path | None = None) -> Path:
-    """Where the weights of a run pass through: a folder of its own in `parent` (sync.folder), else in tmpfs, else in the run's.
+def transfer_folders(run_folder: Path, parent: Path | None = None) -> list[Path]:
+    """Where the weights of a run may pass through, the best first: in `parent` (sync.folder), else in tmpfs or the run's folder.
 
-    The same run gets the same folder again, so that a resumed run clears what a killed one left.
+    The same run gets the same folders again, so that a resumed run clears what a killed one left.
     """
-    if parent is None:
-        parent = _TMPFS if os.access(_TMPFS, os.W_OK) else run_folder
-    return parent.resolve() / f"oar-weights-{hashlib.sha256(str(run_folder.resolve()).encode()).hexdigest()[:12]}"
+    name = f"oar-weights-{hashlib.sha256(str(run_folder.resolve()).encode()).hexdigest()[:12]}"
+    own = [TMPFS, run_folder] if os.access(TMPFS, os.W_OK) else [run_folder]
+    return [folder.resolve() / name for folder in ([parent] if parent is not None else own)]
+
+
+def transfer_folder(run_folder: Path, parent: Path | None, size: int) -> Path:
+    """The first of the `transfer_folders` with room for weights of `size` bytes, else the last, which is then told."""
+    *better, last = transfer_folders(run_folder, parent)
+    for folder in better:
+        clear(folder)
+        free = shutil.disk_usage(folder.parent).free
+        if free >= MARGIN * size:
+            return folder
+        print(
+            f"weights pass through {last}: {folder.parent} has {free / 2**30:.2f} GiB free, and they are {size / 2**30:.2f}",
+            flush=True,
+        )
+    return last
+
+
+def clear(folder: Path) -> None:
+    """Delete the folder that a push made, unless it is another user's. Never raises."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class CheckpointSync:
     """Weight sync `checkpoint`: a safetensors file that every server reads again (`reload_weights`).
 
-    `folder` is this sync's own (see `transfer_folder`), and all servers must see it: made for each push, deleted after it.
+    `folder` is this sync's own (see `transfer_folder`), and all servers must see it, as the same user: made for each push,
+    deleted after it. What others put in its place is neither used nor deleted: they could read or replace the weights.
     """
 
     def __init__(self, engine: Engine, folder: Path, dtype: torch.dtype | None = None) -> None:
@@ -144,13 +168,14 @@ class CheckpointSync:
 
     def close(self) -> None:
         """Delete the file."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        clear(self._folder)
 
     def _write(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         state = {name: weight.cpu().contiguous() for name, weight in weights}
         try:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir(parents=True, exist_ok=True)
+            clear(self._folder)
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700)
             save_file(state, self._folder / "model.safetensors", metadata={"format": "pt"})
         except (OSError, SafetensorError) as error:
             needed = sum(tensor.nbytes for tensor in state.values()) / 2**30

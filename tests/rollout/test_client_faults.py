@@ -10,7 +10,7 @@ import pytest
 from oar.errors import DataError, EngineError, EngineLostError, OarError, SyncError
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 from oar.rollout.http import HttpServer
-from oar.rollout.sync import CheckpointSync, transfer_folder
+from oar.rollout.sync import CheckpointSync
 from oar.rollout.types import Sampling
 from tests.conftest import start_fake_engine, tiny_model
 
@@ -81,8 +81,8 @@ def test_a_dead_server_is_told_from_a_busy_one(fake: Callable[..., str], monkeyp
 def test_a_push_to_a_lost_engine_says_so(fake: Callable[..., str], tmp_path: Path) -> None:
     client = client_of(fake("--fault", "reload_dies"))
     with pytest.raises(EngineLostError, match="is gone"):
-        CheckpointSync(client, transfer_folder(tmp_path)).push(tiny_model(0), 1)
-    assert not transfer_folder(tmp_path).exists()
+        CheckpointSync(client, tmp_path / "weights").push(tiny_model(0), 1)
+    assert not (tmp_path / "weights").exists()
 
 
 def test_a_wrong_version_is_refused_before_and_after(fake: Callable[..., str]) -> None:
@@ -123,7 +123,7 @@ def test_an_engine_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_push_sets_the_version_last_and_leaves_no_file(fake: Callable[..., str], tmp_path: Path) -> None:
     client = client_of(fake())
-    folder = transfer_folder(tmp_path)
+    folder = tmp_path / "weights"
     CheckpointSync(client, folder).push(tiny_model(0), 3)
     assert client.weight_version() == 3
     assert not folder.exists()
@@ -134,7 +134,7 @@ def test_a_push_that_fails_leaves_no_trusted_version(
     fake: Callable[..., str], tmp_path: Path, fault: str, sentence: str
 ) -> None:
     client = client_of(fake("--fault", fault))
-    folder = transfer_folder(tmp_path)
+    folder = tmp_path / "weights"
     with pytest.raises(SyncError, match=f"weight version 1 did not reach the engine: .*{sentence}"):
         CheckpointSync(client, folder).push(tiny_model(0), 1)
     assert client.weight_version() == UNKNOWN_VERSION

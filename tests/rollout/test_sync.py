@@ -1,6 +1,8 @@
 """The protocol of a push, against servers that speak it and can fail at every stage of it: order, bounds, and who holds what."""
 
 import ast
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,11 +16,12 @@ from torch.storage import TypedStorage
 
 from oar.config import SyncConfig
 from oar.errors import ConfigError, EngineLostError, SyncError
+from oar.models import weights_size
 from oar.rollout.client import UNKNOWN_VERSION, EngineClient
 from oar.rollout.ipc_handles import handle_from_json, handle_to_json
 from oar.rollout.nccl import NcclSync
 from oar.rollout.servers import engine_at
-from oar.rollout.sync import CheckpointSync, WeightSync, make_sync
+from oar.rollout.sync import TMPFS, CheckpointSync, WeightSync, make_sync, transfer_folder, transfer_folders
 from oar.weights import described, full_weights
 from tests.conftest import tiny_model
 
@@ -136,6 +139,52 @@ def test_a_file_holds_the_engines_type(
     expected = {name: weight.to(torch.bfloat16) for name, weight in tiny_model(0).state_dict().items()}
     assert found.keys() == expected.keys()
     assert all(found[name].equal(expected[name]) for name in found)
+
+
+def test_the_folder_of_a_push_is_its_owners_alone(
+    fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a killed run left there is replaced."""
+    folder, modes = tmp_path / "weights", []
+    folder.mkdir(mode=0o777)
+    (folder / "left").touch()
+    look = lambda _, at: modes.append((stat.S_IMODE(Path(at).stat().st_mode), os.listdir(at)))  # noqa: E731
+    monkeypatch.setattr(EngineClient, "reload_weights", look)
+    CheckpointSync(engine_at([fake()], 20.0), folder).push(tiny_model(0), 0)
+    assert modes == [(0o700, ["model.safetensors"])]
+    assert not folder.exists()
+
+
+def test_another_users_folder_is_neither_used_nor_deleted(
+    fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "theirs").touch()
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    sync = CheckpointSync(engine_at([fake()], 20.0), folder)
+    with pytest.raises(SyncError, match=r"cannot write .* to .*weights .*File exists.*sync\.folder"):
+        sync.push(tiny_model(0), 0)
+    sync.close()
+    assert os.listdir(folder) == ["theirs"]
+
+
+def test_too_little_shared_memory_is_told_and_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    in_memory, in_run = transfer_folders(tmp_path)
+    assert (in_memory.parent, in_run.parent) == (TMPFS, tmp_path)
+    assert transfer_folder(tmp_path, None, 0) == in_memory
+    in_memory.mkdir()  # as a killed run leaves it
+    assert transfer_folder(tmp_path, None, 2**60) == in_run
+    assert not in_memory.exists()
+    assert f"weights pass through {in_run}: /dev/shm has" in capsys.readouterr().out
+    assert transfer_folder(tmp_path, tmp_path / "named", 2**60).parent == tmp_path / "named"
+
+
+def test_the_size_of_weights_is_that_of_the_engines_type(tiny_model_dir: Path) -> None:
+    numbers = sum(weight.numel() for weight in tiny_model(0).state_dict().values())
+    assert weights_size(tiny_model_dir, "float32") == 4 * numbers
+    assert weights_size(tiny_model_dir, "bfloat16") == 2 * numbers
 
 
 @pytest.mark.parametrize(

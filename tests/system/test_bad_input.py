@@ -9,7 +9,7 @@ import torch
 
 from oar.learner.checkpoint import save_checkpoint
 from oar.models import load_policy, load_tokenizer
-from oar.rollout.sync import transfer_folder
+from oar.rollout.sync import transfer_folders
 from tests.conftest import start_fake_engine
 from tests.system.conftest import SMALL, run
 
@@ -125,7 +125,7 @@ def test_an_engine_that_misbehaves_ends_the_run(fault: str, said: str, base_mode
         )
     assert code == 2
     assert said in error_line(output)
-    assert not transfer_folder(tmp_path / "run").exists()
+    assert not any(folder.exists() for folder in transfer_folders(tmp_path / "run"))
 
 
 def test_what_was_typed_as_allowed_reaches_the_learner(

@@ -35,7 +35,7 @@ def client(engine: VllmEngine) -> EngineClient:
 @pytest.fixture
 def sync(client: EngineClient, tmp_path: Path) -> CheckpointSync:
     """The engine holds `tiny_model(0)` as version 0, whatever was there before."""
-    sync = CheckpointSync(client, transfer_folder(tmp_path))
+    sync = CheckpointSync(client, transfer_folder(tmp_path, None, 0))
     sync.push(tiny_model(0), 0)
     return sync
 
