@@ -12,7 +12,7 @@ from oar import sweep
 from oar.config import TrainConfig, validated
 from oar.errors import EngineError
 from oar.rollout.fleet import KeptFleet
-from tests.test_config import CONF, composed
+from tests.test_config import composed
 
 
 class CountedFleet(KeptFleet):
@@ -35,8 +35,7 @@ def multirun(monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str) -> 
     monkeypatch.setattr(
         "logging.config.dictConfig", lambda config: None
     )  # it would silence the loggers of all other tests
-    given = ["--config-path", str(CONF), *overrides, f"hydra.sweep.dir={folder}"]
-    monkeypatch.setattr(sys, "argv", ["train", "-m", *given])
+    monkeypatch.setattr(sys, "argv", ["train", "-m", *overrides, f"hydra.sweep.dir={folder}"])
     main()
 
 
@@ -91,7 +90,8 @@ def test_an_interruption_ends_all(kept: CountedFleet, tmp_path: Path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sweep, "train", train)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit) as ended:
         multirun(monkeypatch, tmp_path, "seed=1,2")
+    assert ended.value.code == 130
     assert begun == [1]
     assert kept.stops == 1

@@ -49,13 +49,6 @@ def test_refused_before_anything_starts(
     assert not (folder / "metrics.jsonl").exists()
 
 
-def test_unknown_key_is_named(tmp_path: Path) -> None:
-    code, output = run("train", "gating.tua=0.5", f"output_dir={tmp_path / 'run'}")
-    assert code != 0
-    assert "gating.tua" in output
-    assert "Traceback" not in output
-
-
 def test_port_in_use(base_model: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
