@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,10 @@ settings.register_profile("search", deadline=None, suppress_health_check=[Health
 settings.register_profile("patient", parent=settings.get_profile("search"), derandomize=True)
 settings.load_profile("patient")
 
+# Both end what hangs, and say nothing of how fast a machine is.
+PATIENCE_S = 120.0
+in_time = pytest.mark.timeout(300)
+
 EOS = 2
 TOKEN = "what-the-engine-asks-for"
 SECRETS = {
@@ -33,12 +37,17 @@ FAKE_SERVERS = Path(__file__).parent / "rollout"
 def start_fake_engine(log_path: Path, *arguments: str, server: str = "fake_engine") -> tuple[ChildProcess, str]:
     """A fake server (`tests/rollout/fake_*.py`) on a free port, and its URL; the caller stops it."""
     process = ChildProcess([sys.executable, str(FAKE_SERVERS / f"{server}.py"), *arguments], log_path=log_path)
-    deadline = time.monotonic() + 60
-    while "listening on" not in process.tail():
-        assert process.poll() is None, process.tail()
-        assert time.monotonic() < deadline, "the fake engine does not start"
-        time.sleep(0.02)
+    wait_until(lambda: "listening on" in process.tail() or process.poll() is not None, "the fake engine does not start")
+    assert process.poll() is None, process.tail()
     return process, f"http://127.0.0.1:{process.tail().split()[-1]}"
+
+
+def wait_until(happened: Callable[[], bool], otherwise: str) -> None:
+    """Look again and again; fails with `otherwise` when PATIENCE_S seconds have passed."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
 
 
 def tiny_model(seed: int) -> Qwen2ForCausalLM:

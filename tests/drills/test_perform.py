@@ -10,6 +10,7 @@ import pytest
 from oar.drills.catalogue import ENDS, Drill, Scene
 from oar.drills.perform import DrillResult, Stage, perform, printable
 from oar.reports.fault_drills import numbers, write_drills
+from tests.conftest import PATIENCE_S
 from tests.drills import toy_run
 
 TOY = toy_run.__file__
@@ -30,7 +31,7 @@ def let_go(stage: Stage) -> None:
 
 
 def performed(folder: Path, flaw: str) -> DrillResult:
-    stage = Stage(folder, "http://127.0.0.1:9", (f"flaw={flaw}",), (), 20.0, (sys.executable, TOY))
+    stage = Stage(folder, "http://127.0.0.1:9", (f"flaw={flaw}",), (), PATIENCE_S, (sys.executable, TOY))
     let_go(stage)
     return perform(Drill("toy", break_it, "it broke"), stage)
 
@@ -51,7 +52,7 @@ def test_a_run_that_keeps_its_promises(tmp_path: Path) -> None:
         lost_checkpoints=0,
         same_metrics=True,
     )
-    assert toy_run.NOTICES_S <= result.seconds_to_notice <= (result.seconds_to_end or 0) < 10
+    assert toy_run.NOTICES_S <= result.seconds_to_notice <= (result.seconds_to_end or 0)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,8 @@ def test_a_run_that_keeps_its_promises(tmp_path: Path) -> None:
     ],
 )
 def test_every_broken_promise_is_found(flaw: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oar.drills.perform.ALONE_S", 0.5)
+    if "orphan" in flaw:  # which nobody will end
+        monkeypatch.setattr("oar.drills.perform.ALONE_S", 0.5)
     result = performed(tmp_path, flaw)
     assert found in result.faults
     assert numbers([result])["broken_promises"] == 1

@@ -45,9 +45,9 @@ def main() -> None:
 def break_down(flaw: str, folder: Path) -> None:
     """End with exit code 2 and a sentence."""
     if flaw == "orphan":
-        subprocess.Popen(["sleep", "60"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if flaw == "hidden_orphan":  # without the mark, but in the run's session
-        subprocess.Popen(["sleep", "60"], env={}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.Popen(["sleep", "600"], env={}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if flaw == "loses":
         shutil.rmtree(folder / "checkpoints" / "step_000004")
     if flaw == "damages":

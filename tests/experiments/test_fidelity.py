@@ -291,7 +291,6 @@ def test_what_people_wrote_stays_when_the_report_is_written_again(tmp_path: Path
 
 
 @pytest.mark.system
-@pytest.mark.timeout(600)
 def test_a_whole_run_keeps_what_is_finished(tmp_path: Path) -> None:
     """On the default base model, which `make test` has taught; a few conditions that need no other."""
     dropped = [f"~conditions.{name}" for name in ("long", "deep", "wide", "tied", "tied_untrained", "as_joint")]

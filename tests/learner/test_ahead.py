@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from oar.errors import ConfigError, EngineError
 from oar.learner.ahead import GroupStream
 from oar.learner.clock import Clock
 from oar.learner.groups import GroupSampler
+from tests.conftest import PATIENCE_S, wait_until
 from tests.learner.test_groups import SETTINGS, TASK, AnswerIsOne, ScriptedEngine
 from tests.test_config import composed
 
@@ -27,7 +27,7 @@ class SlowEngine(ScriptedEngine):
 
     def generate(self, prompts, sampling, *, seed, expected_version):
         groups = super().generate(prompts, sampling, seed=seed, expected_version=expected_version)
-        assert self.may_answer is None or self.may_answer.wait(20)
+        assert self.may_answer is None or self.may_answer.wait(PATIENCE_S)
         if self.fails and expected_version == 0 and len(self.asked) > 1:
             raise EngineError("the engine is gone.")
         self.answered += 1
@@ -63,10 +63,7 @@ def test_the_next_step_is_drawn_during_the_update_with_the_weights_of_before():
         drawn.append(groups.take(step, Clock()))
         may_answer.clear()  # were the draw not beside the block, it would wait for the block and the block for it
         with groups.drawing_next(step, Clock()):
-            deadline = time.monotonic() + 20
-            while step < 3 and len(engine.asked) < step + 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+            wait_until(lambda: len(engine.asked) == min(step + 2, 4), "the next step is not drawn")  # noqa: B023
             may_answer.set()
         assert engine.answered == min(step + 2, 4)  # nothing runs on, and nothing is drawn for a step that never comes
     assert [found.step for found in drawn] == [0, 1, 2, 3]

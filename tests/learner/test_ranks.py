@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,14 +131,11 @@ def test_resumed_at_any_step_it_goes_on_to_the_same_bits(method: str, folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("number", "seconds"), [(signal.SIGKILL, 20), pytest.param(signal.SIGSTOP, 120, marks=pytest.mark.system)]
+    ("number", "timeout_s"), [(signal.SIGKILL, 3600), pytest.param(signal.SIGSTOP, 20, marks=pytest.mark.system)]
 )
-def test_a_lost_rank_ends_the_others(number: int, seconds: float, tmp_path: Path) -> None:
-    """Killed: noticed at once. Stopped: after `learner.rank_timeout_s`, and torch takes half a minute to give it up."""
-    done = launch("tests.learner.lost_rank", str(int(number)), str(tmp_path / "lost"))
-    assert (tmp_path / "lost").exists(), done.stderr
-    lost = float((tmp_path / "lost").read_text())
-    assert time.time() - lost < seconds
+def test_a_lost_rank_ends_the_others(number: int, timeout_s: int) -> None:
+    """Killed: noticed by itself. Stopped: after `learner.rank_timeout_s`, and torch takes half a minute to give it up."""
+    done = launch("tests.learner.lost_rank", str(int(number)), str(timeout_s))
     if number == signal.SIGKILL:
         assert done.returncode == 128 + number
         assert done.stderr.splitlines()[-1].startswith("error: Rank 1 of the learner was ended by SIGKILL")

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from oar.reports.dashboard_page import dashboard_html, find_runs, read_logged
 from tests.reports.dashboard_runs import small_runs
 from tests.reports.inspector_pages import ATTACK
-from tests.reports.test_inspector_browser import CHROMIUM, QUIET, luminance, rgb
+from tests.reports.test_inspector_browser import CHROMIUM, PATIENCE_MS, QUIET, luminance, rgb
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 REAL = Path(__file__).parents[2] / "results" / "embedded"
@@ -32,7 +32,7 @@ def opened(chromium: Browser, places: list[Path], folder: Path, scheme: str = "l
     (folder / "page.html").write_text(text, encoding="utf-8")
     wrong: list[str] = []
     page = chromium.new_page(viewport={"width": 1300, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(PATIENCE_MS)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text))  # what the page's policy refuses is told there
     page.on("request", lambda request: wrong.append(request.url))

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from oar.reports.report import report_html
 from tests.reports.made_results import SECTIONS, make_results
-from tests.reports.test_inspector_browser import CHROMIUM, QUIET, luminance, rgb
+from tests.reports.test_inspector_browser import CHROMIUM, PATIENCE_MS, QUIET, luminance, rgb
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 
@@ -35,7 +35,7 @@ def page(browser: Browser, file: Path) -> Iterator[Page]:
     """A fresh page; whatever it asks for beside itself, and whatever goes wrong in it, fails the test."""
     wrong: list[str] = []
     page = browser.new_page(viewport={"width": 1300, "height": 900}, color_scheme="light")
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(PATIENCE_MS)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda request: wrong.append(request.url))
     page.goto(file.as_uri())

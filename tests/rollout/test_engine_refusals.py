@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -82,10 +81,8 @@ def test_a_server_that_dies_while_starting_is_explained(tiny_model_dir: Path, tm
 @pytest.mark.engine
 @pytest.mark.usefixtures("nothing_left")
 def test_a_server_that_takes_too_long_is_ended(tiny_model_dir: Path, tmp_path: Path) -> None:
-    begin = time.monotonic()
     with pytest.raises(EngineError, match=r"not healthy after 2 s \(rollout.startup_timeout_s\)"):
         VllmEngine(EngineOptions(tiny_model_dir, tmp_path / "log", startup_timeout_s=2.0)).start()
-    assert time.monotonic() - begin < 30
 
 
 def test_telling_lines_prefers_errors() -> None:

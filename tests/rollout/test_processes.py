@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from oar.processes import ChildProcess
+from tests.conftest import PATIENCE_S, in_time, wait_until
 
 # Starts a child that ignores SIGTERM in a session of its own, writes both process ids, and waits; "stubborn" ignores SIGTERM too.
 FAMILY = """
@@ -34,18 +34,12 @@ def start_family(tmp_path: Path, manner: str = "mild", grace_s: float = 1.0) -> 
 
 
 def wait_for_pids(target: Path) -> list[int]:
-    deadline = time.monotonic() + 20
-    while not target.exists():
-        assert time.monotonic() < deadline, "the family does not start"
-        time.sleep(0.02)
+    wait_until(target.exists, "the family does not start")
     return [int(pid) for pid in target.read_text().split()]
 
 
-def assert_all_gone(pids: list[int], within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while alive := [pid for pid in pids if is_alive(pid)]:
-        assert time.monotonic() < deadline, f"still alive: {alive}"
-        time.sleep(0.05)
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if is_alive(pid)]
 
 
 def is_alive(pid: int) -> bool:
@@ -59,30 +53,31 @@ def test_exit_code_and_log(tmp_path: Path) -> None:
     command = "import os, sys; print('out'); print(os.environ['SHOWN'], file=sys.stderr); sys.exit(3 + ('HOME' in os.environ))"
     env = {"SHOWN": "err", "HOME": None}
     process = ChildProcess([sys.executable, "-c", command], log_path=tmp_path / "new" / "log", env=env)
-    assert process.wait(20) == 3
+    assert process.wait(PATIENCE_S) == 3
     assert sorted(process.tail().split()) == ["err", "out"]
     assert process.tail(1) in ("err", "out")
 
 
 def test_a_killed_command_shows_its_signal() -> None:
     process = ChildProcess([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"])
-    assert process.wait(20) == 128 + signal.SIGSEGV
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGSEGV
 
 
 def test_a_command_that_cannot_start_says_so(tmp_path: Path) -> None:
     process = ChildProcess([str(tmp_path / "missing")], log_path=tmp_path / "log")
-    assert process.wait(20) == 1
+    assert process.wait(PATIENCE_S) == 1
     assert "FileNotFoundError" in process.tail()
 
 
 @pytest.mark.parametrize("manner", ["mild", "stubborn"])
-def test_stop_ends_children_of_children_even_deaf_ones(tmp_path: Path, manner: str) -> None:
+def test_stop_ends_children_of_children_even_deaf_ones(
+    tmp_path: Path, manner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oar.processes._MARGIN_S", PATIENCE_S)  # a busy machine's guardian is late
     process, pids = start_family(tmp_path, manner)
     assert process.poll() is None
-    begin = time.monotonic()
-    process.stop()
-    assert time.monotonic() - begin < 6
-    assert_all_gone([*pids, process.pid], within_s=0)
+    assert process.stop() >= 0, "the guardian did it, and was not killed"
+    assert alive([*pids, process.pid]) == []
     assert process.stop() == process.poll()
 
 
@@ -92,8 +87,7 @@ def test_a_mild_command_can_tidy_up_before_it_ends(tmp_path: Path) -> None:
         "print('up', flush=True); time.sleep(600)"
     )
     with ChildProcess([sys.executable, "-c", tidy], log_path=tmp_path / "log") as process:
-        while "up" not in process.tail():
-            time.sleep(0.02)
+        wait_until(lambda: "up" in process.tail(), "the command does not start")
         assert process.stop() == 7
     assert process.tail(1) == "tidied"
 
@@ -101,27 +95,26 @@ def test_a_mild_command_can_tidy_up_before_it_ends(tmp_path: Path) -> None:
 def test_children_of_a_killed_command_are_ended(tmp_path: Path) -> None:
     process, pids = start_family(tmp_path)
     os.kill(pids[0], signal.SIGKILL)
-    assert process.wait(10) == 128 + signal.SIGKILL
-    assert_all_gone(pids, within_s=0)
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
+    assert alive(pids) == []
 
 
+@in_time
 def test_a_stopped_command_is_ended_like_any_other(tmp_path: Path) -> None:
-    process, pids = start_family(tmp_path, grace_s=20.0)
+    """Without a word it would take the whole grace."""
+    process, pids = start_family(tmp_path, grace_s=3600.0)
     os.kill(pids[0], signal.SIGSTOP)
-    begin = time.monotonic()
     process.stop()
-    assert time.monotonic() - begin < 10
-    assert_all_gone([*pids, process.pid], within_s=0)
+    assert alive([*pids, process.pid]) == []
 
 
 def test_a_killed_guardian_leaves_nothing_after_stop(tmp_path: Path) -> None:
     command = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
     process = ChildProcess([sys.executable, "-c", command], log_path=tmp_path / "log")
-    while not process.tail():
-        time.sleep(0.02)
+    wait_until(lambda: process.tail() != "", "the command does not start")
     os.kill(process.pid, signal.SIGKILL)
     process.stop()
-    assert_all_gone([int(process.tail())], within_s=2)
+    wait_until(lambda: alive([int(process.tail())]) == [], "the command's child outlives both")
 
 
 def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
@@ -140,4 +133,4 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    assert_all_gone(pids, within_s=6)
+    wait_until(lambda: alive(pids) == [], "some outlive the supervisor")

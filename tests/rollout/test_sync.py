@@ -23,7 +23,7 @@ from oar.rollout.nccl import NcclSync
 from oar.rollout.servers import engine_at
 from oar.rollout.sync import TMPFS, CheckpointSync, WeightSync, make_sync, transfer_folder, transfer_folders
 from oar.weights import described, full_weights
-from tests.conftest import tiny_model
+from tests.conftest import in_time, tiny_model
 
 BEGIN = ["/update_weight_version", "/pause?mode=wait"]
 END = ["/reset_prefix_cache", "/resume", "/update_weight_version"]
@@ -207,6 +207,7 @@ def test_a_server_that_fails_leaves_no_version_on_any(
     assert not (tmp_path / "weights").exists()
 
 
+@in_time
 @pytest.mark.parametrize(("way", "at"), [("checkpoint", RELOAD), ("nccl", INIT), ("nccl", UPDATE)])
 @pytest.mark.parametrize("fault", ["hangs_at", "dies_at"])
 def test_a_server_that_hangs_or_dies_is_noticed_in_time(
@@ -215,29 +216,26 @@ def test_a_server_that_hangs_or_dies_is_noticed_in_time(
     """The learner's side of a collective hangs with it, which is left behind."""
     good, bad = fake(), fake("--fault", fault, "--at", at)
     EngineClient(good, 10.0).set_weight_version(2)
-    sync = sync_of(way, [good, bad], tmp_path / "weights", timeout_s=1.0 if fault == "hangs_at" else 20.0)
+    sync = sync_of(way, [good, bad], tmp_path / "weights", timeout_s=3.0 if fault == "hangs_at" else 20.0)
     if isinstance(sync, LocalSync):
-        sync.join = sync.send = lambda: time.sleep(60)
+        sync.join = sync.send = lambda: time.sleep(3600)
     if isinstance(sync, LocalSync) and at == UPDATE:
         sync.join = lambda: None
-    begin = time.monotonic()
     with pytest.raises(
-        (SyncError, EngineLostError), match=r"did not answer|did not end within 1 s \(sync.timeout_s\)|is gone"
+        (SyncError, EngineLostError), match=r"did not answer|did not end within 3 s \(sync.timeout_s\)|is gone"
     ):
         sync.push(tiny_model(0), 3)
-    assert time.monotonic() - begin < 20
     assert version_at(good) == UNKNOWN_VERSION
     assert not isinstance(sync, LocalSync) or all(group.destroyed for group in sync.groups)
 
 
+@in_time
 def test_a_transfer_that_hangs_on_the_learners_side_ends_in_time(fake: Callable[..., str]) -> None:
     """As where workers are missing: `world_size` counts three that never come."""
     sync = LocalSync([fake(), fake("--world-size", "4")], timeout_s=1.0, request_timeout_s=20.0)
-    sync.join = lambda: time.sleep(60)
-    begin = time.monotonic()
+    sync.join = lambda: time.sleep(3600)
     with pytest.raises(SyncError, match=r"learner's side did not end within 1 s \(sync.timeout_s\)"):
         sync.push(tiny_model(0), 0)
-    assert time.monotonic() - begin < 20
 
 
 @pytest.mark.parametrize("size", ["0", "null", '"two"', "1.5", "true"])
