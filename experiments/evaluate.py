@@ -32,7 +32,7 @@ from oar.rollout.openai import OpenAIClient
 from oar.rollout.servers import engine_at
 from oar.rollout.types import Sampling
 from oar.seeding import derive_seed
-from oar.supervisor import server_options
+from oar.supervisor import refuse_without_gpus, server_options
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.sources import load_benchmarks, refuse_unreadable
 from oar.tasks.task import Task
@@ -47,6 +47,8 @@ def main(config: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
         if (folder / "evaluation.json").exists():
             raise ConfigError(f"{folder} already holds an evaluation: choose another output_dir.")
+        if not cfg.rollout.urls:
+            refuse_without_gpus(cfg)
         model = model_folder(cfg.model, print)
         benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
         task = Task.named(load_tokenizer(model), cfg.model.marker, cfg.template)

@@ -12,6 +12,7 @@ from queue import Queue
 from threading import Event, Lock
 from typing import Any
 
+import torch
 from hydra import compose
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -24,7 +25,7 @@ from oar.provenance import joined_provenance
 from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.fleet import KeptFleet, VllmFleet
 from oar.runs import finished
-from oar.supervisor import server_options
+from oar.supervisor import refuse_without_gpus, server_options
 
 POLL_S = 1.0
 
@@ -63,7 +64,13 @@ def run_missing(jobs: Sequence[Job], folder: Path, lanes: int) -> None:
         return
     if any(job.settings.rollout.urls for job in missing):
         raise ConfigError("rollout.url must be left out here: every lane starts servers of its own.")
+    for job in missing:
+        refuse_without_gpus(job.settings)
     lanes = min(lanes, len(missing))
+    if lanes > 1 and torch.cuda.is_available():
+        raise ConfigError(
+            f"lanes must be 1 where there are GPUs, of which every lane would take the same, but is {lanes}."
+        )
     failed: list[OarError] = []
     with ExitStack() as running:
         running.enter_context(terminable())

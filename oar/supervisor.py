@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from oar.cli import terminable
-from oar.config import ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
+from oar.config import EvaluateConfig, ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
 from oar.errors import ConfigError, EngineError, OarError
 from oar.files import write_text_atomic
 from oar.learner.checkpoint import resumable_checkpoint
@@ -41,6 +41,7 @@ def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
     engine cannot start or dies (and is not to be restarted), OarError when the learner is killed.
     """
     check_tracking(cfg.tracking.mode)  # type: ignore[arg-type]  # validated
+    refuse_without_gpus(cfg)
     refuse_without_gpu(cfg.sync)
     build("method.estimator", cfg.method.estimator, cfg.allow_targets)
     source = build("data.source", cfg.data.source, cfg.allow_targets)
@@ -100,6 +101,19 @@ def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
                 " from the last checkpoint with resume=auto."
             )
         return 1 if code is None else code
+
+
+def refuse_without_gpus(cfg: TrainConfig | EvaluateConfig) -> None:
+    """Raises ConfigError where the run is made for GPUs (`device`) and there is none."""
+    if cfg.device == "any" or torch.cuda.is_available():
+        return
+    needs, remedy = f"rollout.servers={cfg.rollout.servers} of {cfg.rollout.tensor_parallel} each", "device=any"
+    if isinstance(cfg, TrainConfig):
+        needs = f"learner.ranks={cfg.learner.ranks}, {needs}; `make plan PROFILE={cfg.profile}` says of what size"
+        remedy = "profile=embedded"
+    raise ConfigError(
+        f"device=gpu needs GPUs ({needs}), but torch finds none here: use a machine that has them, or {remedy}."
+    )
 
 
 def _ends(engine: VllmFleet) -> bool:
@@ -173,6 +187,7 @@ def one_engine(cfg: TrainConfig, model_path: Path, folder: Path, running: ExitSt
     """Address and token of the server at rollout.url, else of one of our own, which ends with `running`."""
     if (url := cfg.rollout.only_url) is not None:
         return url, engine_token(cfg.rollout.token_file)
+    refuse_without_gpus(cfg)
     engine = running.enter_context(VllmEngine(engine_options(cfg.rollout, cfg.model, model_path, folder)))
     return engine.url, engine.token
 

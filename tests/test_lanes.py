@@ -155,6 +155,19 @@ def test_an_interruption_ends_the_running_ones(
     assert [one.stops for one in servers] == [1, 1]
 
 
+def test_lanes_that_would_take_the_same_gpus_are_refused(
+    servers: list[ToyServers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    planned = jobs(tmp_path, 2)
+    with pytest.raises(ConfigError, match=r"^lanes must be 1 where there are GPUs, .* but is 2\.$"):
+        run_missing(planned, tmp_path, 2)
+    assert (servers, [ran(job) for job in planned]) == ([], [[], []])
+    run_missing(planned, tmp_path, 1)
+    assert [len(ran(job)) for job in planned] == [1, 1]
+
+
 def test_servers_of_ones_own_are_refused(tmp_path: Path) -> None:
     settings = validated(composed("rollout.url=http://127.0.0.1:8001"), TrainConfig)
     with pytest.raises(ConfigError, match=r"rollout\.url must be left out"):

@@ -10,6 +10,8 @@ from oar.config.learner import LearnerConfig, TrackingConfig
 from oar.config.rollout import RolloutConfig, SyncConfig
 from oar.provenance import config_hash
 
+DEVICES = ("any", "gpu")
+
 
 @dataclass
 class TrainConfig:
@@ -33,8 +35,10 @@ class TrainConfig:
     learner: LearnerConfig
     evaluation: EvaluationConfig
     allow_targets: list[str] = field(default_factory=list)
+    device: str = "any"
 
     def __post_init__(self) -> None:
+        one_of("device", self.device, DEVICES)
         one_of("resume", self.resume, ("never", "auto"))
         require(
             self.method.reward == "answer" or self.learner.max_refills == 0,
@@ -77,7 +81,7 @@ class TrainConfig:
         step, so it is left out.
         """
         content = asdict(self)
-        for key in ("output_dir", "resume", "allow_targets", "tracking", "evaluation", "benchmark", "sync"):
+        for key in ("output_dir", "resume", "allow_targets", "device", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
         for key in (
@@ -115,8 +119,10 @@ class EvaluateConfig:
     benchmark: BenchmarkConfig
     rollout: RolloutConfig
     evaluation: EvaluationConfig
+    device: str = "any"
 
     def __post_init__(self) -> None:
+        one_of("device", self.device, DEVICES)
         one_of("api", self.api, ("auto", "vllm", "openai"))
         require(
             not self.rollout.restart, "rollout.restart", "false for an evaluation, which goes on when run again", True

@@ -112,17 +112,18 @@ class KeptFleet:
 def gpus_of_servers(servers: int, each: int, *, learner: int, shared: bool) -> list[tuple[str, ...]]:
     """Which GPUs each of `servers` servers gets, `each` of them: those after the learner's, or from the first on if `shared`.
 
-    Nothing where there is no GPU. Raises ConfigError where there are too few.
+    Nothing where there is no GPU and a server needs no more than one. Raises ConfigError where there are too few.
     """
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and each == 1:
         return [()] * servers
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
     first = 0 if shared else learner
-    if first + servers * each > len(visible):
+    needed = max(first + servers * each, learner)
+    if needed > len(visible):
         raise ConfigError(
             f"{servers} server(s) of {each} GPU(s) (rollout.servers, rollout.tensor_parallel)"
-            + (f" beside {learner} of the learner" if first else "")
-            + f" need {first + servers * each} GPUs, but {len(visible)} are there: lower one of them."
+            + (f" {'on those of' if shared else 'beside'} {learner} of the learner (learner.ranks)" if learner else "")
+            + f" need {needed} GPUs, but {len(visible)} are there: lower one of them."
         )
     return [tuple(visible[first + number * each :][:each]) for number in range(servers)]

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import pytest
 
 from oar.config import TrainConfig, validated
 from oar.errors import ConfigError, EngineError
+from oar.lanes import Job, run_missing
 from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.client import UNKNOWN_VERSION
 from oar.rollout.engine import EngineOptions
 from oar.rollout.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from oar.rollout.servers import engine_at
-from oar.supervisor import engine_options, server_options, train
+from oar.supervisor import engine_options, one_engine, server_options, train
 from tests.conftest import FAKE_SERVERS, TOKEN
 from tests.test_config import composed
 
@@ -163,16 +165,21 @@ def test_servers_come_after_the_learner(eight_gpus: pytest.MonkeyPatch) -> None:
     assert gpus_of_servers(2, 2, learner=4, shared=False) == [("4", "5"), ("6", "7")]
     assert gpus_of_servers(1, 1, learner=1, shared=True) == [("0",)]
     with pytest.raises(
-        ConfigError, match=r"3 server\(s\) of 2 GPU\(s\) .* beside 4 of the learner need 10 GPUs, but 8"
+        ConfigError, match=r"3 server\(s\) of 2 GPU\(s\) .* beside 4 of the learner .* need 10 GPUs, but 8"
     ):
         gpus_of_servers(3, 2, learner=4, shared=False)
+    with pytest.raises(ConfigError, match=r"1 server\(s\) .* on those of 9 of the learner .* need 9 GPUs, but 8"):
+        gpus_of_servers(1, 1, learner=9, shared=True)
     eight_gpus.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7f,5")
     assert gpus_of_servers(2, 1, learner=1, shared=False) == [("GPU-7f",), ("5",)]
 
 
 def test_without_a_gpu_servers_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert gpus_of_servers(2, 4, learner=1, shared=False) == [(), ()]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert gpus_of_servers(2, 1, learner=1, shared=False) == [(), ()]
+    with pytest.raises(ConfigError, match=r"2 server\(s\) of 4 GPU\(s\) .* need 8 GPUs, but 0 are there"):
+        gpus_of_servers(2, 4, learner=0, shared=False)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +264,25 @@ def test_a_run_that_needs_a_gpu_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("profile", ["paper", "single_gpu"])
+def test_a_profile_for_gpus_is_refused_without_one_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    cfg = validated(composed(f"profile={profile}", f"model.path={tmp_path}"), TrainConfig)
+    told = rf"device=gpu needs GPUs \(learner\.ranks={cfg.learner.ranks}, .*torch finds none here: .*profile=embedded"
+    ways: list[Callable[[], object]] = [
+        lambda: train(cfg, tmp_path / "run"),
+        lambda: run_missing([Job(tmp_path / "run", [], cfg)], tmp_path, 1),
+        lambda: one_engine(cfg, tmp_path, tmp_path, ExitStack()),
+    ]
+    for way in ways:
+        with pytest.raises(ConfigError, match=told):
+            way()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_how_the_engine_is_reached_does_not_change_what_a_run_computes() -> None:
     identity = validated(composed(), TrainConfig).identity()
-    for other in ("sync=nccl", "rollout.servers=2", "rollout.tensor_parallel=2", f"rollout.url={LISTS}"):
+    for other in ("sync=nccl", "rollout.servers=2", "rollout.tensor_parallel=2", f"rollout.url={LISTS}", "device=gpu"):
         assert validated(composed(other), TrainConfig).identity() == identity
