@@ -16,7 +16,7 @@ from oar.rollout.types import Rollout, Sampling
 from oar.tasks.problem import Problem
 from oar.tasks.sources import ProblemSource
 from oar.tasks.task import Task
-from oar.weights import full_weights
+from oar.weights import Gather, full_weights
 
 
 class OwnSampling(Engine):
@@ -51,10 +51,10 @@ class OwnSampling(Engine):
         """Of the weights it was given last."""
         return self.version
 
-    def take(self, model: PreTrainedModel, version: int) -> None:
+    def take(self, model: PreTrainedModel, version: int, gather: Gather) -> None:
         """Hold the weights of `model`."""
         if self.model is not None:
-            weights = {name: weight.clone() for name, weight in full_weights(model, self.model.dtype)}
+            weights = {name: weight.clone() for name, weight in gather(model, self.model.dtype)}
             missing, unexpected = self.model.load_state_dict(weights, strict=False)
             tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
             if unexpected or set(missing) - tied:
@@ -164,10 +164,10 @@ class Handed:
     def __init__(self, engine: OwnSampling | None = None) -> None:
         self._engine = engine
 
-    def push(self, model: PreTrainedModel, version: int) -> None:
+    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
         """Make it hold `model`'s weights under `version`; without an engine nothing is copied."""
         if self._engine is not None:
-            self._engine.take(model, version)
+            self._engine.take(model, version, gather)
 
     def close(self) -> None:
         """Nothing is open."""
