@@ -1,10 +1,6 @@
-"""Tiny random models and batches that many tests share, and what a computation holds of memory."""
-
-from collections.abc import Callable
-from itertools import accumulate
+"""Tiny random models and batches that many tests share."""
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from oar.batch import CompletionBatch, collate
@@ -71,11 +67,3 @@ def credit_inputs(
         scores = score_completions(model, batch, temperature=1.0)
     seeds = 1000 * seed + torch.arange(len(batch))
     return CreditInputs(model, batch, probe, scores if keep_graph else scores.numbers(), seeds)
-
-
-def peak(run: Callable[[], object]) -> int:
-    """The most bytes that tensors made by `run` have at a time, as torch's allocator tells them."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    moves = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    return max(accumulate(event.nbytes() for event in sorted(moves, key=lambda event: event.start_ns())))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
+from experiments.peak_memory import peak_memory
 from oar.attribution import spearman
 from oar.config import LoraConfig
 from oar.errors import ConfigError
@@ -15,7 +16,7 @@ from oar.lora import add_adapter
 from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
 from oar.seeding import generator
 from tests.importance.plain import parts
-from tests.models import MARKER, credit_inputs, peak, random_batch, tiny_model
+from tests.models import MARKER, credit_inputs, random_batch, tiny_model
 
 PROBES = {"lt_logits": LastTokenProbe([MARKER]), "as_mean": AnswerMeanProbe(), "as_joint": AnswerJointProbe()}
 ESTIMATORS = {"oar_g": GradientImportance(), "oar_gn": GradientNormImportance()}
@@ -243,19 +244,21 @@ def test_relative_noise_grows_with_the_embeddings():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_graph_is_bounded_by_tokens_not_by_rows(dtype):
     """Also where the update's forward is shared; and with checkpointed layers it is much smaller."""
-    model, most = tiny_model(layers=12).to(dtype), 100
 
     def held(rows, most, checkpointed=False):
-        batch = random_batch(0, rows=1, longest=40).rows(torch.zeros(rows, dtype=torch.long))
-        inputs = credit_inputs(batch, PROBES["as_mean"], model=model, keep_graph=True)
-        assert inputs.scores.forward is not None
-        with recomputed_layers(model, checkpointed):
-            return peak(lambda: GradientImportance(max_tokens_per_forward=most)(inputs))
+        with peak_memory("cpu") as mark:
+            model = tiny_model(layers=12).to(dtype)
+            batch = random_batch(0, rows=1, longest=40).rows(torch.zeros(rows, dtype=torch.long))
+            inputs = credit_inputs(batch, PROBES["as_mean"], model=model, keep_graph=True)
+            before, _ = mark()
+            with recomputed_layers(model, checkpointed):
+                GradientImportance(max_tokens_per_forward=most)(inputs)
+            return mark()[1] - before
 
-    few = held(8, most)
-    assert held(32, most) < 1.1 * few
-    assert held(32, 4 * most) > 2.5 * few
-    assert held(8, most, checkpointed=True) < 0.5 * few
+    few = held(8, 100)
+    assert held(32, 100) < 1.1 * few
+    assert held(32, 400) > 2.5 * few
+    assert held(8, 100, checkpointed=True) < 0.5 * few
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
