@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
@@ -38,6 +38,7 @@ takes.reproduce-table1 := PROFILE SEEDS STEPS OUT
 takes.recall := SEED OUT
 takes.bench-importance := SEED OUT
 takes.bench-learner := SEED OUT
+takes.bench-precision := SEED OUT
 takes.bench-verifier := SEED OUT
 takes.fidelity := SEED OUT
 takes.fault-drills := OUT
@@ -165,6 +166,9 @@ bench-importance: setup ## What importance costs and how true it is
 
 bench-learner: setup ## Seconds and peak memory of a training step against TRL's GRPOTrainer
 	@$(call program,bench_learner)
+
+bench-precision: setup ## How well importance in bfloat16 agrees with float32
+	@$(call program,bench_precision)
 
 bench-verifier: setup ## How many completions are graded a minute
 	@$(call program,bench_verifier)

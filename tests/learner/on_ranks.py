@@ -58,6 +58,7 @@ RUNS = {
         f"model.lora={{r: 4, alpha: 8, targets: [{', '.join(ADAPTED)}]}}",
     ],
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
+    "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
 SAVED = "oar_p"  # the run whose checkpoints are exchanged between one rank and two
 BY_ONE, BY_TWO = "saved by one rank", "saved by two ranks"

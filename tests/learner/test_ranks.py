@@ -68,7 +68,7 @@ def result_in(folder: Path, name: str) -> Result:
 def test_two_ranks_learn_what_one_learns(name: str, on_two: Path) -> None:
     with joined(config(*RUNS[name]).learner) as ranks:
         alone = train(on_two / "start", ranks, *RUNS[name])
-    assert_alike(alone, result_in(on_two, name), 1e-5 if name != "bfloat16" else 1e-3)
+    assert_alike(alone, result_in(on_two, name), 1e-5 if "bfloat16" not in name else 1e-3)
     curve, weights = alone
     assert all(metrics["train/grad_norm"] > 0.003 for metrics in curve)
     assert all(0 < metrics["train/zero_advantage_groups"] < 1 for metrics in curve)
