@@ -221,7 +221,7 @@ class OARGRPOTrainer(GRPOTrainer):
     def _policy(self) -> Iterator[PreTrainedModel]:
         """The model that is trained, without wrappers and dropout, in the precision of TRL's own forwards.
 
-        But for OAR-G: bfloat16 has fewer digits than it takes to tell a noise of 1e-3, so it runs in that of the weights.
+        But for OAR-G: autocast leaves fewer digits than it takes to tell a noise of 1e-3, so it runs in that of the weights.
         """
         model = self.accelerator.unwrap_model(self.model)
         model = model.get_base_model() if is_peft_model(model) else model
