@@ -14,7 +14,8 @@ def _line(tree: Answer) -> str:
         case Words():
             return tree.text
         case Formula():
-            return (tree.latex if tree.value is None else str(tree.value)) + ("%" if tree.percent else "")
+            unit = tree.unit if tree.unit in ("", "%") else f" {tree.unit}"
+            return (tree.latex if tree.value is None else str(tree.value)) + unit
         case Based():
             return f"{tree.digits}_{tree.base}"
         case Relation():

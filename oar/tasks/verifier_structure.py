@@ -11,18 +11,32 @@ from fractions import Fraction
 from itertools import product
 from typing import Protocol, TypeAlias
 
-from oar.tasks.verifier_text import MAX_CHARACTERS, compact, fraction, is_words, normalise, words, written_number
+from oar.tasks.verifier_brackets import closes_last, depth, split
+from oar.tasks.verifier_text import (
+    MAX_CHARACTERS,
+    SCALES,
+    compact,
+    fraction,
+    is_words,
+    normalise,
+    words,
+    written_number,
+)
 
 MAX_DEPTH = 20  # of nested brackets
 MAX_ITEMS = 50  # of a list
 
-_OPENING, _CLOSING = "([{", ")]}"
 _MATRIX = re.compile(r"\\begin\{([pbBvV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _DELIMITED_MATRIX = re.compile(r"[(\[]\s*(\\begin\{(matrix|array)\}.*\\end\{\2\})\s*[)\]]", re.DOTALL)
 _RELATION = re.compile(r"\\le(?![a-zA-Z])|\\ge(?![a-zA-Z])|(?<![\\!:])=|<|>")
+_INEQUALITY = re.compile(r"\\le(?![a-zA-Z])|\\ge(?![a-zA-Z])|<|>")
 _COMMANDS = re.compile(r"\\text\{[^{}]*\}|\\[A-Za-z]+|_\{?\d+\}?")
 _NAME = re.compile(r"[A-Za-z\s{}()\[\]'|,_]*")  # what is left of a name without its commands
 _BASED = re.compile(r"(?:\\text\{)?([0-9A-Za-z]+)\}?_\{?\(?(\d+|\\text\{[a-z]+\})\)?\}?")
+_TEXT = re.compile(r"\\text\{[^{}]*\}")
+_OPERATOR = re.compile(r"[-+*/^_=<>|!\\]")
+_CHOICE = re.compile(r"[A-Ea-e]")  # the letter of a choice, which may be written either way
+UNITS = {"": Fraction(1), "%": Fraction(1, 100)} | {name: Fraction(scale) for name, scale in SCALES.items()}
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
 
@@ -35,11 +49,11 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """One expression; `value` where it is a plain rational number."""
+    """One expression; `value` where it is a plain rational number, which may be counted in a `unit` of UNITS."""
 
     latex: str
     value: Fraction | None = None
-    percent: bool = False
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,7 @@ def read(answer: str) -> Answer | None:
     if len(answer) > MAX_CHARACTERS:
         return None
     text = normalise(answer)
-    return _read(text) if text and _depth(text) <= MAX_DEPTH else None
+    return _read(text) if text and depth(text) <= MAX_DEPTH else None
 
 
 def same(gold: Answer, answer: Answer, symbols: Symbols) -> bool:
@@ -96,28 +110,30 @@ def same(gold: Answer, answer: Answer, symbols: Symbols) -> bool:
     match gold, answer:
         case Words(), Words():
             return words(gold.text) == words(answer.text)
-        case (Words(), Formula()) | (Formula(), Words()):
-            one, other = (gold.text, answer.latex) if isinstance(gold, Words) else (gold.latex, answer.text)  # type: ignore[union-attr]
-            return words(one) == words(other)
+        case (Words(text=text), Formula(latex=latex)) | (Formula(latex=latex), Words(text=text)):
+            return _OPERATOR.search(_TEXT.sub("", latex)) is None and words(text) == words(latex)
         case Formula(), Formula():
             return _same_formula(gold, answer, symbols)
         case Based(), Based():
             return gold == answer
-        case (Based(), Formula()) | (Formula(), Based()):  # the problem states the base
-            based, plain = (gold, answer) if isinstance(gold, Based) else (answer, gold)
-            return (
-                isinstance(based, Based) and isinstance(plain, Formula) and based.digits == plain.latex.replace(" ", "")
-            )
+        case Based(), Formula():  # the problem states the base
+            return gold.digits == compact(answer.latex)
+        case Formula(), Based():
+            return answer.base == "10" and gold.latex == answer.digits
         case Group(kind="set", items=(only,)), (Formula() | Words()):  # {2} for 2
             return same(only, answer, symbols)
         case ((Formula() | Words()), Group(kind="set", items=(only,))):
             return same(gold, only, symbols)
+        case Group(kind="set"), Group(kind="()"):
+            return _same_group(_by_name(gold), answer, symbols)
+        case Group(kind="()"), Group(kind="set"):
+            return _same_group(gold, _by_name(answer), symbols)
         case Group(), Group():
             return _same_group(gold, answer, symbols)
         case Relation(), Relation():
             if gold.name is not None and answer.name is not None:
                 return gold.name == answer.name and _same_text(gold.right, answer.right, symbols)
-            return gold.name is None and answer.name is None and symbols.same_relation(gold, answer)
+            return symbols.same_relation(gold, answer)
         case Relation(), _ if gold.name is not None:
             return _same_text(gold.right, answer, symbols)
         case _, Relation() if answer.name is not None:
@@ -147,12 +163,15 @@ def _same_text(gold: "Answer | str", answer: "Answer | str", symbols: Symbols) -
 
 def _same_formula(gold: Formula, answer: Formula, symbols: Symbols) -> bool:
     if gold.value is not None and answer.value is not None:
-        # 75% for 75 and for 0.75: problems that ask for percent differ in whether their gold answer has the sign.
-        if gold.percent == answer.percent or gold.value == answer.value:
-            return gold.value == answer.value
-        return gold.value == answer.value * (100 if gold.percent else Fraction(1, 100))
-    if gold.latex.replace(" ", "") == answer.latex.replace(" ", ""):
+        # 75% for 75 and for 0.75, 2 million for 2 and for 2000000: problems that ask for percent or millions differ in whether
+        # their gold answer says so.
+        if gold.value == answer.value and (gold.unit == answer.unit or not gold.unit or not answer.unit):
+            return True
+        return gold.value * UNITS[gold.unit] == answer.value * UNITS[answer.unit]
+    if compact(gold.latex) == compact(answer.latex):
         return True
+    if _CHOICE.fullmatch(gold.latex) and _CHOICE.fullmatch(answer.latex):
+        return gold.latex.casefold() == answer.latex.casefold()
     return symbols.equal(gold.latex, answer.latex)
 
 
@@ -184,10 +203,11 @@ def _read(text: str) -> Answer | None:
 
 
 def _read_plain(text: str) -> Answer | None:
-    number = text.removesuffix("%")
+    unit = next((unit for unit in UNITS if unit and text.endswith(unit)), "")
+    number = text.removesuffix(unit)
     if (value := fraction(number)) is not None:
-        return Formula(number.strip(), value, percent=number != text)
-    if number != text:
+        return Formula(number.strip(), value, unit)
+    if unit == "%":
         return Formula(rf"\frac{{{number}}}{{100}}")
     if is_words(text) and "," not in text:
         return Words(text)
@@ -211,7 +231,7 @@ def _read_matrix(text: str) -> Answer | None:
 def _read_named_list(text: str) -> Answer | None:
     """`n = 2, 3, 4`: one name for all of a list."""
     left, equals, right = text.partition("=")
-    if not equals or "=" in right or not _is_name(left) or len(_split(right, ",;")) < 2 or len(_split(left, ",;")) > 1:
+    if not equals or "=" in right or not _is_name(left) or len(split(right, ",;")) < 2 or len(split(left, ",;")) > 1:
         return None
     return Relation("=", left, right, compact(left))
 
@@ -225,9 +245,12 @@ def _read_union(text: str) -> Answer | None:
 
 
 def _read_list(text: str) -> Answer | None:
-    parts = _split(text, ",;")
+    parts = split(text, ",;")
     signed = [choice for part in parts for choice in _signs(part)]
-    return _group("set", signed) if len(signed) > 1 else None
+    # `x < 1 or x > 2` is a union; that of two variables is not.
+    inequalities = all(_INEQUALITY.search(part) for part in parts)
+    variables = set(re.findall("[A-Za-z]", _COMMANDS.sub("", text)))
+    return _group("union" if inequalities and len(variables) == 1 else "set", signed) if len(signed) > 1 else None
 
 
 def _read_relation(text: str) -> Answer | None:
@@ -265,12 +288,14 @@ def _interval(parts: Sequence[str], ops: Sequence[str]) -> Answer | None:
 
 
 def _read_bracketed(text: str) -> Answer | None:
+    if text.startswith("{") and text.endswith("}") and closes_last(text):
+        return _read(text[1:-1])
     for opening, closing, kind in ((r"\{", r"\}", "set"), (r"\langle", r"\rangle", "()")):
         inner = text.removeprefix(opening).removesuffix(closing)
-        if len(inner) == len(text) - len(opening) - len(closing) and _depth(inner) >= 0:
-            return _group(kind, [choice for part in _split(inner, ",;", thousands=False) for choice in _signs(part)])
-    if len(text) > 2 and text[0] in "([" and text[-1] in ")]" and _closes_last(text):
-        parts = _split(text[1:-1], ",;", thousands=False)
+        if len(inner) == len(text) - len(opening) - len(closing) and depth(inner) >= 0:
+            return _group(kind, [choice for part in split(inner, ",;", thousands=False) for choice in _signs(part)])
+    if len(text) > 2 and text[0] in "([" and text[-1] in ")]" and closes_last(text):
+        parts = split(text[1:-1], ",;", thousands=False)
         if len(parts) > 1:
             return _group(text[0] + text[-1], parts)
         if text[0] + text[-1] == "()":
@@ -279,7 +304,7 @@ def _read_bracketed(text: str) -> Answer | None:
 
 
 def _read_ratio(text: str) -> Answer | None:
-    parts = _split(text, ":")
+    parts = split(text, ":")
     return _group("ratio", parts) if len(parts) > 1 else None
 
 
@@ -288,6 +313,14 @@ def _group(kind: str, parts: Sequence[str]) -> Answer | None:
     return (
         None if any(item is None for item in items) else Group(kind, tuple(item for item in items if item is not None))
     )
+
+
+def _by_name(group: Group) -> Group:
+    """`y = 2, x = 1` as (1, 2), in the order of the alphabet; any other group as it is."""
+    named = {item.name: item.right for item in group.items if isinstance(item, Relation) and item.op == "="}
+    if len(named) < len(group.items) or not all(name and re.fullmatch("[A-Za-z]", name) for name in named):
+        return group
+    return _group("()", [named[name] for name in sorted(named, key=str)]) or group
 
 
 def _signs(text: str) -> list[str]:
@@ -307,51 +340,6 @@ def _signs(text: str) -> list[str]:
 def _is_name(text: str) -> bool:
     """Whether a side of an equation names something and computes nothing: `x`, `f(x)`, `\\angle ABC`, `a_1`."""
     return bool(text.strip()) and _NAME.fullmatch(_COMMANDS.sub("", text)) is not None
-
-
-def _split(text: str, separators: str, *, thousands: bool = True) -> list[str]:
-    """Parts at top level; with `thousands` a comma between groups of three digits belongs to a number."""
-    parts, depth, start, position = [], 0, 0, 0
-    while position < len(text):
-        character = text[position]
-        escaped = character == "\\" and position + 1 < len(text)
-        if escaped and text[position + 1] in "{}":
-            depth += 1 if text[position + 1] == "{" else -1
-        elif character in _OPENING:
-            depth += 1
-        elif character in _CLOSING:
-            depth -= 1
-        elif character in separators and depth == 0 and not (thousands and _within_number(text, position)):
-            parts.append(text[start:position])
-            start = position + 1
-        position += 2 if escaped and text[position + 1] in "{}\\" else 1
-    return [*parts, text[start:]]
-
-
-def _within_number(text: str, comma: int) -> bool:
-    if text[comma] != ",":
-        return False
-    before, after = text[max(0, comma - 4) : comma], text[comma + 1 : comma + 5]
-    return re.search(r"(?<!\d)\d{1,3}$", before) is not None and re.match(r"\d{3}(?!\d)", after) is not None
-
-
-def _closes_last(text: str) -> bool:
-    """Whether the bracket that opens `text` is closed by its last character."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in _OPENING) - (character in _CLOSING)
-        if depth == 0:
-            return position == len(text) - 1
-    return False
-
-
-def _depth(text: str) -> int:
-    """The deepest nesting of brackets."""
-    depth = deepest = 0
-    for character in text:
-        depth += (character in _OPENING) - (character in _CLOSING)
-        deepest = max(deepest, depth)
-    return deepest
 
 
 class NeedsSymbolsError(Exception):

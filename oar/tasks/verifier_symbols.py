@@ -19,6 +19,8 @@ from oar.tasks.verifier_structure import Relation
 # Units are gone already, and math-verify's would take the c of a + b + c for one.
 _NORMALISATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="last")
 _AS_BOXED = (LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALISATION),)
+_TWO_NUMBERS = re.compile(r"(?<![\d.,_^])[\d.,]+\s+\d")  # with a blank between they are no product, and no sum
+_COMMANDS = re.compile(r"\\[A-Za-z]+")
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
 _DIGITS = 50  # of numeric checks
 _TOLERANCE = sympy.Float(10, _DIGITS) ** -40
@@ -34,7 +36,7 @@ class Sympy:
     def equal(self, gold: str, answer: str) -> bool:
         """Whether two formulas are the same; False where one cannot be parsed."""
         one, other = parsed(gold), parsed(answer)
-        return one is not None and other is not None and _equal(one, other)
+        return one is not None and other is not None and _same_case(gold, answer) and _equal(one, other)
 
     def same_relation(self, gold: Relation, answer: Relation) -> bool:
         """Whether two relations say the same: one's difference of sides is a constant times the other's."""
@@ -44,7 +46,9 @@ class Sympy:
         if not all(isinstance(side, sympy.Expr) for side in sides):
             return False
         one, other = sides[0] - sides[1], sides[2] - sides[3]  # type: ignore[operator]
-        if one.free_symbols != other.free_symbols or not one.free_symbols:
+        # `2x = 10` is not solved: only an equation of several variables may be asked for.
+        fewest = 2 if gold.name is not None or answer.name is not None else 1
+        if one.free_symbols != other.free_symbols or len(one.free_symbols) < fewest:
             return False
         ratio = sympy.simplify(one / other)
         return bool(ratio.is_number and (ratio.is_positive or (gold.op == "=" and ratio.is_nonzero)))
@@ -52,18 +56,28 @@ class Sympy:
 
 @lru_cache(maxsize=4096)
 def parsed(latex: str) -> sympy.Basic | sympy.MatrixBase | None:
-    """The formula as sympy sees it, or None. Decimals are made exact: sympy's floats compare by rounding."""
+    """The formula as sympy sees it, or None. Decimals are made exact: sympy's floats compare by rounding; i is a number."""
+    if _TWO_NUMBERS.search(latex):
+        return None
     exact = _DECIMAL.sub(lambda number: rf"\frac{{{number[1]}{number[2]}}}{{1{'0' * len(number[2])}}}", latex)
     found = parse(rf"\boxed{{{exact}}}", _AS_BOXED, fallback_mode="no_fallback", parsing_timeout=None)
     if not found or isinstance(found[0], str) or found[0] in (sympy.nan, sympy.zoo, sympy.true, sympy.false):
         return None
-    return found[0]
+    formula: sympy.Basic | sympy.MatrixBase = found[0]
+    return formula.subs({symbol: sympy.I for symbol in formula.free_symbols if str(symbol) == "i"})
 
 
 def comparable(latex: str) -> bool:
     """Whether a formula can be parsed and worked out, as a gold answer must be."""
     formula = parsed(latex)
     return formula is not None and formula.doit() is not sympy.nan
+
+
+def _same_case(gold: str, answer: str) -> bool:
+    """False where letters differ in case alone: the parser makes all of them small."""
+    one, other = (set(re.findall("[A-Za-z]", _COMMANDS.sub("", latex))) for latex in (gold, answer))
+    folded = [{letter.casefold() for letter in letters} for letters in (one, other)]
+    return one == other or folded[0] != folded[1]
 
 
 def _equal(gold: sympy.Basic | sympy.MatrixBase, answer: sympy.Basic | sympy.MatrixBase) -> bool:

@@ -6,12 +6,20 @@ from fractions import Fraction
 # Longer answers are not read at all: of 11,973 gold answers of the benchmarks the longest has 159 characters.
 MAX_CHARACTERS = 1000
 
+# What a number may be counted in.
+SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+
 _UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ ",
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
     "∅": r"\emptyset ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}", "€": "", "£": "", "\u00a0": " ",
 }  # fmt: skip
 _SYNONYMS = (
+    (r"(?<![a-zA-Z\\])sqrt(?![a-zA-Z])", "√"),
+    (r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?))", r"\\sqrt{\1\2}"),
+    (r"√", r"\\sqrt "),
+    (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
+    (r"\\(?:boldsymbol|bm|underline)\s*(?=\{)|\\(?:text)?color\s*\{[^{}]*\}", ""),
     (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
     (r"\\(?:left|right)\s*\.", ""),
     (r"\\(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\s*", ""),
@@ -38,6 +46,8 @@ _SYNONYMS = (
     (r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<=[\s\d}])(?:and|or)(?=[\s\d])", ","),
     (r"\\text\{\s*,\s*(?:and|or)?\s*\}", ","),
     (r"\\text\{\s*\}", " "),
+    (r"\\text\{\s*([ei])\s*\}", r" \1"),  # upright constants
+    (rf"\\text\{{\s*((?:{'|'.join(SCALES)})\b[^{{}}]*)\}}", r" \1"),
 )  # fmt: skip
 _COMPILED = tuple((re.compile(pattern), new) for pattern, new in _SYNONYMS)
 _COMMA = re.compile(r",(?:\s*,)+")
@@ -45,24 +55,49 @@ _SPACES = re.compile(r"\s+")
 
 # The units that problems ask for, where a completion writes them without \text.
 _UNIT_WORDS = (
-    "degrees? radians? units? dollars? cents? bucks inch(?:es)? in feet foot ft yards? yd miles? mi mph meters? metres? m cm mm "
-    "km centimeters? kilometers? grams? g kg kilograms? pounds? lbs? ounces? oz gallons? liters? litres? hours? hrs? minutes? "
+    "degrees? radians? units? dollars? cents? bucks inch(?:es)? feet foot ft yards? yd miles? mi mph meters? metres? cm mm "
+    "km centimeters? kilometers? grams? kg kilograms? pounds? lbs? ounces? oz gallons? liters? litres? hours? hrs? minutes? "
     "mins? seconds? secs? days? weeks? months? years? people students? ways? square cubic sq"
 )
 _UNITS = re.compile(
-    r"(?<=[\d}.)])\s*(?:(?:" + "|".join(_UNIT_WORDS.split()) + r")\b\.?\s*)+(?:/\s*[a-z]+)?(?:\^\s*\{?[23]\}?)?\s*$"
+    r"(?<=[\d}.)])\s*(?:(?:" + "|".join(_UNIT_WORDS.split()) + r")\b\.?\s*)+(?:(?<=\s)(?:in|m)\b\.?\s*)?"
+    r"(?:/\s*[a-z]+)?(?:\^\s*\{?[23]\}?)?\s*$"
 )
+# These may be variables: they are units after a blank, and after a number without other variables.
+_LETTER_UNIT = re.compile(
+    r"((?:[^a-zA-Z]|\\[a-zA-Z]+)*[\d}.)])\s+(?:in|m|g)\b\.?(?:/\s*[a-z]+)?(?:\^\s*\{?[23]\}?)?\s*"
+)
+# Of single upright letters only those of metres, grams, seconds, hours, litres, Celsius and Fahrenheit.
 _UNIT_TEXT = re.compile(
-    r"(?<=[^\s,;=<>(\[{\\+*/^_-])\s*\\text\{[^{}]*[a-zA-Z][^{}]*\}\s*(?:\^\s*\{?\s*\d\s*\}?)?(?:/\s*\\text\{[^{}]*\})?\s*$"
+    r"(?<=[^\s,;=<>(\[{\\+*/^_-])\s*\\text\{(?!\s*(?![mgshlLCF])[a-zA-Z]\s*\})[^{}]*[a-zA-Z][^{}]*\}"
+    r"\s*(?:\^\s*\{?\s*\d\s*\}?)?(?:/\s*\\text\{[^{}]*\})?\s*$"
 )
 _CONDITION = re.compile(r"\\text\{[^{}]*\b(?:or|and|if|not|no|except|more|less|least|most)\b[^{}]*\}")  # no unit
 _ORDINAL = re.compile(r"(?<=\d)\s*\^?\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?$")
 _REALS = re.compile(r"(?:\\text\{)?\s*all real numbers\s*\}?|\\mathbb\s*(?:\{R\}|R)")
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
-_NUMBER_WORDS = {
-    word: str(value)
-    for value, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve".split())
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
+    "nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_ONES)}
+_NUMBER_WORDS |= {word: str(10 * value) for value, word in enumerate(_TENS, start=2)}
+_NUMBER_WORDS |= {
+    f"{ten}{between}{one}": str(10 * tens + ones)
+    for tens, ten in enumerate(_TENS, start=2)
+    for ones, one in enumerate(_ONES[1:10], start=1)
+    for between in "- "
 }
+_NUMBER_WORDS |= {f"{one} hundred": f"{value}00" for value, one in enumerate(_ONES[1:10], start=1)}
+
+# `18 red apples` and `1.5 million dollars`: a number and what it counts.
+_COUNTED = re.compile(r"(-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?)((?: [a-z]{3,}){1,3})")
+_CHANGES_THE_NUMBER = re.compile(  # so that it is no plain count
+    r"\b(?:and|not|except|more|less|fewer|least|most|times|plus|minus|over|under|out|mod|modulo|base|point|squared|cubed|"
+    r"factorial|half|halves|(?:third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth|millionth)s?)\b"
+)
+_THOUSANDS = re.compile(r"-?\d{1,3}(?: \d{3})+")  # 10 080
 _PROSE = re.compile(r"[A-Za-z][A-Za-z' .,-]*[A-Za-z.]|[A-Za-z]+ \d{1,4}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 
@@ -76,6 +111,7 @@ _FRACTION = re.compile(
     rf"(?:({_INTEGER})\s*)?\\frac\s*(?:\{{\s*(-?\s*\d+)\s*\}}|\s*(\d))\s*(?:\{{\s*(-?\s*\d+)\s*\}}|(\d))"
 )
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d+)\}")
+_SCIENTIFIC = re.compile(r"(\d+(?:\.\d+)?|\.\d+)[eE]([-+]?\d{1,3})")
 _SLASHED = re.compile(r"(?:(\d+)\s+)?(\d+)\s*/\s*(\d+)")
 
 
@@ -127,9 +163,23 @@ def normalise(answer: str) -> str:
     for _ in range(2):
         if _CONDITION.search(answer) is None:
             answer = _strip_end(_UNITS.sub("", _UNIT_TEXT.sub("", answer)))
+    if (measured := _LETTER_UNIT.fullmatch(answer)) is not None:
+        answer = measured[1]
+    if _THOUSANDS.fullmatch(answer):
+        answer = answer.replace(" ", "")
+    answer = _count(answer)
     if _REALS.fullmatch(answer):
         return r"(-\infty,\infty)"
     return _NUMBER_WORDS.get(answer.casefold(), answer)
+
+
+def _count(answer: str) -> str:
+    """A number and what it counts without the latter (`3 million` of `3 million people`), else what came."""
+    counted = _COUNTED.fullmatch(answer)
+    if counted is None or _CHANGES_THE_NUMBER.search(counted[2]):
+        return answer
+    scale = counted[2].split()[0]
+    return f"{counted[1]} {scale}" if scale in SCALES else counted[1]
 
 
 def _strip_end(answer: str) -> str:
@@ -150,6 +200,8 @@ def fraction(text: str) -> Fraction | None:
         value = Fraction(int(once + again) - int(once or "0"), 10 ** len(match[2]) * (10 ** len(again) - 1))
     elif (match := _SLASHED.fullmatch(body)) is not None:
         value = _mixed(match[1], match[2], match[3])
+    elif (match := _SCIENTIFIC.fullmatch(body)) is not None:
+        value = Fraction(match[1]) * Fraction(10) ** int(match[2])
     return None if value is None else -value if sign == "-" else value
 
 

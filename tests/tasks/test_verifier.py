@@ -77,6 +77,7 @@ def test_answers_of_one_problem_are_the_same_as_their_verdicts_are(pool: Verifie
         (r"\text{Tom}", "Tom"),
         (r"2\sqrt 3", r"2\sqrt 3"),
         ("1011_2", "1011_2"),
+        ("1.5 million people", "3/2 million"),
         ("", None),
         ("{" * 30 + "}" * 30, None),
     ],
