@@ -87,7 +87,7 @@ def estimate(
 
 
 def _rounded(value: float) -> float:
-    return round(value, 9)
+    return round(value, 9) + 0.0  # never -0.0
 
 
 def crossed_bootstrap(

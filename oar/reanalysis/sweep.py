@@ -19,6 +19,8 @@ from oar.reports.stability import CLAIMS, accuracy_section, claims_section, draw
 from oar.runs import full_steps
 from oar.statistics import PERCENT, estimate, student_interval
 
+NUMBERS = ["tolerance", "value", "low", "high", "problems"]  # the other columns of claims.csv are text
+
 
 def judge_sweep(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> None:
     """levels.csv, claims.csv, the picture of the levels, and the parts of the page that show accuracies and verdicts."""
@@ -29,8 +31,8 @@ def judge_sweep(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> No
     stated = folder / "claims.csv"
     if stated.exists():
         known = {one.id: one for one in load_claims(claims)}
-        ledger = pd.read_csv(stated, keep_default_na=False, na_values={"low": "", "high": "", "problems": ""})
-        ledger = ledger.astype({"problems": "Int64"})
+        ledger = pd.read_csv(stated, dtype=str, keep_default_na=False)
+        ledger[NUMBERS] = ledger[NUMBERS].apply(pd.to_numeric)
         judged = pd.DataFrame([_judged(row, known[row["claim_id"]], levels) for row in ledger.to_dict("records")])
         judged = judged[ledger.columns].astype({"problems": "Int64"})
         text = replaced(text, f"## {CLAIMS}\n\n", claims_section(judged))
@@ -95,7 +97,7 @@ def _of_level(claim: Claim, metric: str, levels: Levels) -> dict[str, Any]:
     sign, level = (1, one) if other == levels.reference else (-1, other)
     cell, name = levels.table.loc[level], f"difference {metric}"
     low, high = sorted((sign * cell[f"{name} low"], sign * cell[f"{name} high"]))
-    return {"value": sign * cell[name], "low": low, "high": high, "interval_over": cell[f"{name} interval over"]}
+    return {"value": sign * cell[name] + 0.0, "low": low, "high": high, "interval_over": cell[f"{name} interval over"]}
 
 
 def _level_of(settings: Mapping[str, Any], levels: Levels) -> Level:
