@@ -42,6 +42,7 @@ takes.bench-precision := SEED OUT
 takes.bench-verifier := SEED OUT
 takes.fidelity := SEED OUT
 takes.fault-drills := OUT
+takes.gpu-check := OUT
 takes.data-check := OUT
 takes.test :=
 takes.test-fast :=

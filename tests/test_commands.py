@@ -62,6 +62,8 @@ def programs(words: list[str]) -> list[list[str]]:
 def check(name: str, arguments: list[str], folder: Path) -> None:
     """Compose the configuration of experiments/NAME with these arguments, every run of a sweep, and validate it."""
     module = importlib.import_module(f"experiments.{name}")
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"experiments.{name}.__main__")
     if not (CONF / f"{name}.yaml").exists():
         with pytest.raises(SystemExit) as ended:  # argparse
             module.main([*arguments, "--help"])

@@ -14,12 +14,13 @@ from transformers import PreTrainedModel
 from experiments.gpu_check.device import FULL, wait
 from experiments.gpu_check.engine import Handed, OwnSampling
 from experiments.gpu_check.models import cast
-from oar.config import TrainConfig
+from oar.config import TrainConfig, build
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.sharding import shard
 from oar.learner.step import Learner
 from oar.lora import add_adapter
 from oar.rollout.client import Engine
+from oar.tasks.sources import ProblemSource
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 
@@ -36,9 +37,15 @@ def task_of(cfg: TrainConfig) -> Task:
     return Task.named(build_tokenizer(), cfg.model.marker, cfg.template)
 
 
+def source_of(cfg: TrainConfig) -> ProblemSource:
+    """The learner's own problems."""
+    found: ProblemSource = build("data.source", cfg.data.source, cfg.allow_targets)
+    return found
+
+
 def random_words(cfg: TrainConfig, reasoning: tuple[int, int]) -> OwnSampling:
     """An engine whose completions are random words, of logprobs that nobody knows."""
-    return OwnSampling(None, task_of(cfg), cfg.data.source, cfg.seed, reasoning)
+    return OwnSampling(None, task_of(cfg), source_of(cfg), cfg.seed, reasoning)
 
 
 def learner_on(
@@ -63,7 +70,7 @@ def learner_that_samples(
     """A learner whose completions a copy of its own model draws; the copy has the weights of version 0."""
     copied = cast(copy.deepcopy(model), getattr(torch, cfg.model.dtype))
     reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
-    engine = OwnSampling(copied, task_of(cfg), cfg.data.source, cfg.seed, reasoning)
+    engine = OwnSampling(copied, task_of(cfg), source_of(cfg), cfg.seed, reasoning)
     learner = learner_on(cfg, model, engine, Handed(engine), ranks, reference)
     learner.publish()
     return learner

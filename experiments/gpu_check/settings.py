@@ -1,9 +1,8 @@
-"""A run's configuration from conf/ without Hydra: YAML files, their parents, and objects in place of targets.
+"""A run's configuration from conf/ without Hydra: YAML files over their parents.
 
 tests/experiments/test_gpu_check.py holds it against what Hydra composes.
 """
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from oar.config import (
     SyncConfig,
     TrackingConfig,
     TrainConfig,
+    build,
 )
 from oar.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions
@@ -34,7 +34,7 @@ METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 
 def micro_batch(rows: int, row_tokens: int) -> dict[str, int]:
     """The learner's key for micro-batches of `rows` completions of at most `row_tokens` tokens, prompt included."""
-    return {"micro_batch_size": rows}
+    return {"micro_batch_tokens": rows * row_tokens}
 
 
 def read(group: str, choice: str) -> dict[str, Any]:
@@ -73,12 +73,12 @@ def train_config(
         resume="never",
         profile=profile,
         template=None,
-        method=MethodConfig(**{**chosen, "estimator": made(chosen["estimator"], counterfactual)}),
+        method=MethodConfig(**{**chosen, "estimator": _filled(chosen["estimator"], counterfactual)}),
         gating=GatingConfig(**read("gating", gating)),
         probe=ProbeConfig(**read("probe", probe)),
         counterfactual=CounterfactualConfig(counterfactual),
         model=ModelConfig(**{**policy, "lora": lora}),
-        data=DataConfig(words["name"], made(words["source"], counterfactual)),
+        data=DataConfig(words["name"], words["source"]),
         benchmark=BenchmarkConfig("words", ["words1"]),
         rollout=RolloutConfig(**rolls),
         sync=SyncConfig(**{**read("sync", "checkpoint"), **sizes.get("sync", {}), **(sync or {})}),
@@ -99,21 +99,19 @@ def assumptions(profile: str, **changes: Any) -> Assumptions:
     return Assumptions(**{**read("assume", profile), **changes})
 
 
-def made(target: Any, counterfactual: str = "pad") -> Any:
-    """The object that a target of conf/ describes, `${counterfactual.name}` filled in."""
-    if target == "${counterfactual.name}":
-        return counterfactual
-    if not isinstance(target, dict):
-        return target
-    module, name = target["_target_"].rsplit(".", 1)
-    arguments = {key: made(value, counterfactual) for key, value in target.items() if key != "_target_"}
-    return getattr(import_module(module), name)(**arguments)
-
-
 def estimator_of(method: str) -> ImportanceEstimator:
     """The estimator of a method as conf/ has it."""
-    found: ImportanceEstimator = made(read("method", method)["estimator"])
+    found: ImportanceEstimator = build("method.estimator", _filled(read("method", method)["estimator"], "pad"))
     return found
+
+
+def _filled(target: dict[str, Any], counterfactual: str) -> dict[str, Any]:
+    """The target with the one value that conf/method takes from another group."""
+    values = {"${counterfactual.name}": counterfactual}
+    return {
+        key: _filled(value, counterfactual) if isinstance(value, dict) else values.get(value, value)
+        for key, value in target.items()
+    }
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def test_the_whole_check_runs_small_with_little_installed(tmp_path: Path) -> Non
     assert {name for name, (verdict, _) in messages.items() if verdict == "not run"} == {"ipc", "trl"}
     assert "trl" in messages["trl"][1]
     assert (code, said["in_order"], said["full"], found["full"]) == (0, True, False, False)
-    assert found["provenance"]["versions"]["torch"] == torch.__version__.split("+")[0] or torch.__version__
+    assert found["provenance"]["versions"]["torch"] == torch.__version__
     assert all(part["findings"] for part in found["parts"] if part["verdict"] == "passed")
     told = (tmp_path / "out" / page.PAGE).read_text()
     assert all(f"## {part.name}" in told for part in PARTS)
@@ -174,7 +174,9 @@ def test_settings_are_what_hydra_composes(method: str) -> None:
             "probe=as_mean",
         ]
         theirs = validated(composed(*overrides), TrainConfig)
-        assert build("method.estimator", theirs.method.estimator) == ours.method.estimator
+        assert build("method.estimator", theirs.method.estimator) == build("method.estimator", ours.method.estimator)
+        if profile == "embedded":  # the others have data of their own; the check stays with word problems
+            assert theirs.data == ours.data
         for group in ("gating", "probe", "rollout", "sync", "learner"):
             assert asdict(getattr(ours, group)) == asdict(getattr(theirs, group)), (profile, group)
         assert ours.model.dtype == theirs.model.dtype

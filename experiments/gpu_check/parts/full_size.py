@@ -83,7 +83,10 @@ def _planned_seconds(cfg: TrainConfig, completions: list[int]) -> dict[str, floa
     for completion in completions:
         lengths = Lengths(PROMPT, max(1, completion - 4), 1, 2)
         work = importance_work(
-            estimator_of(cfg.method.name), lengths, checkpointing=cfg.learner.activation_checkpointing
+            estimator_of(cfg.method.name),
+            lengths,
+            checkpointing=cfg.learner.activation_checkpointing,
+            half_precision=True,
         )
         found["importance"] += work.flops(SIZES) / speed
         found["update"] += (3 + again) * forward(PROMPT + completion, completion).flops(SIZES) / speed

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from experiments.gpu_check.device import DEVICE, relative, sized
 from experiments.gpu_check.engine import Handed, OwnSampling, Remembering
 from experiments.gpu_check.findings import Findings
-from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, task_of
+from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, source_of, task_of
 from experiments.gpu_check.models import TINY, random_model
 from experiments.gpu_check.settings import METHODS, micro_batch, train_config
 from oar.config import LoraConfig, TrainConfig
@@ -80,7 +80,7 @@ def run(findings: Findings) -> None:
     """One step on either side of each variant, from the same weights and completions."""
     start = random_model(TINY, spread=SPREAD, device=CPU)
     cfg = config({})
-    engine = Remembering(OwnSampling(copy.deepcopy(start), task_of(cfg), cfg.data.source, cfg.seed, REASONING))
+    engine = Remembering(OwnSampling(copy.deepcopy(start), task_of(cfg), source_of(cfg), cfg.seed, REASONING))
     for variant in variants():
         with findings.case(variant.name):
             settings = config(variant.settings)

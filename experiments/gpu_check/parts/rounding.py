@@ -30,11 +30,10 @@ SIZES = Architecture(
     context=4096,
 )
 SPREADS = (0.016, 0.05, 1.0)  # of the embeddings; 0.016 is about what Qwen2.5-7B has
+WEIGHTS = sized(0.02, 0.1)  # spread of all others; so that outcomes move by more than float32 rounds
 REASONING = sized((150, 250), (12, 16))  # tokens
 AGREEMENT = 0.95  # rank correlation, mean over completions
-# OAR-G's noise drowns in bfloat16's rounding, the more the larger the embeddings and the smaller the model: held where it does
-# not, told elsewhere.
-HELD: dict[str, tuple[float, ...]] = {"oar_gn": SPREADS, "oar_g": sized(SPREADS[:1], ())}
+METHODS = ("oar_gn", "oar_g")
 FLOOR_SIZES: Architecture = architecture("qwen2_5_1_5b") if FULL else TINY
 FLOOR_LENGTHS = sized((300, 700, 1500, 3000), (5, 9, 14))
 
@@ -43,7 +42,7 @@ def run(findings: Findings) -> None:
     """Ranks, then logprobs."""
     with joined(_config("oar_g", "bfloat16").learner) as ranks:
         for spread in SPREADS:
-            for method in HELD:
+            for method in METHODS:
                 with findings.case(f"{method}, embeddings of {spread}"):
                     _ranks(findings, method, spread, ranks)
     with findings.case("logprobs, packed against padded"):
@@ -51,7 +50,7 @@ def run(findings: Findings) -> None:
 
 
 def _ranks(findings: Findings, method: str, spread: float, ranks: Ranks) -> None:
-    start = random_model(SIZES)
+    start = random_model(SIZES, spread=WEIGHTS)
     drawn = torch.Generator(DEVICE).manual_seed(1)
     with torch.no_grad():
         start.model.embed_tokens.weight.normal_(0, spread, generator=drawn)
@@ -67,10 +66,7 @@ def _ranks(findings: Findings, method: str, spread: float, ranks: Ranks) -> None
         if bool(other[chosen].any())
     ]
     mean, name = sum(agreement) / len(agreement), f"{method}, embeddings of {spread}: rank agreement with float32"
-    if spread in HELD[method]:
-        findings.at_least(name, mean, AGREEMENT)
-    else:
-        findings.note(name, mean, "", f">= {AGREEMENT} is wanted")
+    findings.at_least(name, mean, AGREEMENT)
 
 
 def _config(method: str, dtype: str) -> TrainConfig:

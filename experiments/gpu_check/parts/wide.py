@@ -56,7 +56,8 @@ def _config(method: str, lora: LoraConfig | None) -> TrainConfig:
 
 
 def _measure(findings: Findings, name: str, cfg: TrainConfig, sizes: Architecture, ranks: Ranks) -> None:
-    cfg.data.source = LongQuestions(cfg.data.source.tiers)
+    cfg.data.source = {**cfg.data.source, "_target_": f"{__name__}.LongQuestions"}
+    cfg.allow_targets = [__name__]
     reasoning = COMPLETION - 8
     engine = random_words(cfg, (reasoning, reasoning))
     learner = learner_on(cfg, random_model(sizes), engine, Handed(engine), ranks)
