@@ -32,6 +32,16 @@ def tiny_model(seed: int = 0, *, vocab: int = VOCAB, tied: bool = False, layers:
     return Qwen2ForCausalLM(config).eval()
 
 
+def spread_embeddings(spread: float) -> Qwen2ForCausalLM:
+    """A random bfloat16 model whose input embeddings have this standard deviation."""
+    torch.manual_seed(0)
+    config = tiny_model(layers=4).config
+    config.update({"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.08})
+    model = Qwen2ForCausalLM(config).eval()
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=spread)
+    return model.bfloat16()
+
+
 def random_batch(seed: int, rows: int = 4, *, longest: int = 12, unanswered: tuple[int, ...] = ()) -> CompletionBatch:
     """Completions of random lengths: reasoning (at least one token), one marker token, an answer of 1-3 tokens, EOS."""
     rng = torch.Generator().manual_seed(seed)

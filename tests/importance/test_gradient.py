@@ -4,7 +4,6 @@ from copy import deepcopy
 
 import pytest
 import torch
-from transformers import Qwen2ForCausalLM
 
 from experiments.peak_memory import peak_memory
 from oar.attribution import spearman
@@ -16,7 +15,7 @@ from oar.lora import add_adapter
 from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
 from oar.seeding import generator
 from tests.importance.plain import parts
-from tests.models import MARKER, credit_inputs, random_batch, tiny_model
+from tests.models import MARKER, credit_inputs, random_batch, spread_embeddings, tiny_model
 
 PROBES = {"lt_logits": LastTokenProbe([MARKER]), "as_mean": AnswerMeanProbe(), "as_joint": AnswerJointProbe()}
 ESTIMATORS = {"oar_g": GradientImportance(), "oar_gn": GradientNormImportance()}
@@ -183,26 +182,18 @@ def test_noise_and_norms_are_float32_in_a_bfloat16_model():
         assert (found[inputs.batch.reasoning_mask] > 0).float().mean() > 0.9
 
 
-def spread_embeddings(spread, *, layers=4, hidden=64):
-    """A random bfloat16 model whose input embeddings have this standard deviation."""
-    torch.manual_seed(0)
-    config = tiny_model(layers=layers).config
-    config.update({"hidden_size": hidden, "intermediate_size": 2 * hidden, "initializer_range": 0.08})
-    model = Qwen2ForCausalLM(config).eval()
-    torch.nn.init.normal_(model.get_input_embeddings().weight, std=spread)
-    return model.bfloat16()
+def agreement(coarse, fine, reasoning):
+    """Mean over completions of the rank correlation of two importances (B, T)."""
+    pairs = zip(coarse, fine, reasoning, strict=True)
+    return sum(spearman(one[mask].numpy(), other[mask].numpy()) for one, other, mask in pairs) / len(reasoning)
 
 
-def agreement(model, estimator, batch, **options):
-    """Mean over completions of the rank correlation between a bfloat16 model's importance and that of float32 arithmetic."""
-    coarse, fine = (
-        estimator(credit_inputs(batch, PROBES["as_mean"], model=each, **options))
+def in_both(model, batch, **options):
+    """OAR-G of a bfloat16 model, and of the same weights in float32 arithmetic."""
+    return (
+        GradientImportance()(credit_inputs(batch, PROBES["as_mean"], model=each, **options))
         for each in (model, deepcopy(model).float())
     )
-    reasoning = batch.reasoning_mask
-    return sum(
-        spearman(*(each[row, reasoning[row]].numpy() for each in (coarse, fine))) for row in range(len(batch))
-    ) / len(batch)
 
 
 @pytest.mark.parametrize("keep_graph", [False, True])
@@ -210,7 +201,8 @@ def agreement(model, estimator, batch, **options):
 def test_bfloat16_ranks_tokens_as_float32_does(spread, keep_graph):
     """The noise is 6 %, 2 % and 0.1 % of the embeddings' spread: rounding must not swallow it."""
     batch = random_batch(0, rows=3, longest=30)
-    assert agreement(spread_embeddings(spread), GradientImportance(), batch, keep_graph=keep_graph) > 0.97
+    both = in_both(spread_embeddings(spread), batch, keep_graph=keep_graph)
+    assert agreement(*both, batch.reasoning_mask) > 0.97
 
 
 def test_an_adapter_is_as_exact_as_what_it_adapts():
@@ -219,7 +211,8 @@ def test_an_adapter_is_as_exact_as_what_it_adapts():
     for name, weight in model.named_parameters():
         if ".lora_B." in name:
             torch.nn.init.normal_(weight, std=0.1)
-    assert agreement(model.bfloat16(), GradientImportance(), random_batch(0, rows=3, longest=30)) > 0.97
+    batch = random_batch(0, rows=3, longest=30)
+    assert agreement(*in_both(model.bfloat16(), batch), batch.reasoning_mask) > 0.97
 
 
 def test_relative_noise_grows_with_the_embeddings():

@@ -12,9 +12,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from oar.attribution import spearman
 from oar.errors import ConfigError
+from oar.importance import GradientImportance
 from oar.learner.distributed import ALONE, joined
+from oar.learner.sharding import gathered, shard
+from oar.probes import AnswerMeanProbe
 from tests.learner.on_ranks import ADAPTED, BY_ONE, BY_TWO, LOSING, RUNS, SAVED, STEPS, config, start_model, train
+from tests.models import credit_inputs, random_batch, spread_embeddings
 
 Result = tuple[list[dict[str, float]], dict[str, Tensor]]
 
@@ -86,6 +91,18 @@ def test_bfloat16_computes_coarsely_and_keeps_float32_weights(on_two: Path) -> N
         assert weight.dtype == torch.float32
         # A step of 1e-4 would be lost on most weights if they were bfloat16 themselves.
         assert float((weight != start[name]).float().mean()) > 0.9 or "embed" in name
+
+
+def test_a_sharded_model_keeps_what_a_credit_signal_gives_its_layers() -> None:
+    """OAR-G's states are float32 in a bfloat16 learner: rounded on their way into a layer they would lose the noise."""
+    model, batch = spread_embeddings(1.0).float(), random_batch(0, rows=3, longest=30)
+    fine = GradientImportance()(credit_inputs(batch, AnswerMeanProbe(), model=model))
+    with joined(config("learner.compute_dtype=bfloat16").learner):
+        shard(model, torch.bfloat16)
+        with gathered(model):
+            coarse = GradientImportance()(credit_inputs(batch, AnswerMeanProbe(), model=model))
+    for one, other, mask in zip(coarse, fine, batch.reasoning_mask, strict=True):
+        assert spearman(one[mask].numpy(), other[mask].numpy()) > 0.95
 
 
 def test_a_checkpoint_does_not_care_how_many_ranks_wrote_it(on_two: Path) -> None:
