@@ -180,7 +180,7 @@ fidelity: setup ## How well cheap signals agree with exact OAR-P, and at what co
 fault-drills: setup ## Damage real runs on purpose and see what is kept (ARGS='short=true')
 	@$(call program,fault_drills)
 
-gpu-check: setup ## What a first GPU can tell, in 20 minutes; without one the same, small (OUT=, ARGS='--only kernels,wide')
+gpu-check: setup ## What a first GPU can tell, in 20 minutes; without one the same, small (ARGS='--only kernels,wide')
 	@$(BIN)/python -m experiments.gpu_check $(if $(OUT),--out '$(OUT)') $(ARGS)
 
 data-check: setup ## Compare training sets with benchmarks (ARGS='path=FOLDER': local copies)

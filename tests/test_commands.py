@@ -4,6 +4,8 @@ import importlib
 import re
 import shlex
 import subprocess
+import sys
+from argparse import ArgumentParser
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +22,7 @@ from tests.test_config import composed
 
 ROOT = CONF.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").iterdir())]
-START = r"(?:make [a-z]|(?:\S*/)?python (?:-m |experiments/))"
+START = r"(?:make [a-z]|(?:\S*/)?python3? (?:-m |experiments/))"
 
 
 def commands(text: str) -> list[str]:
@@ -41,34 +43,27 @@ FOUND = sorted({command for page in PAGES for command in commands(page.read_text
 
 def typed(command: str) -> list[str]:
     """As the shell hands it on, its comment and redirection left out and its placeholders filled."""
-    words = shlex.split(command.replace("'folders=[...]'", "folders=[FOLDER]"), comments=True)
-    words = words[: next((at for at, word in enumerate(words) if word in (">", "|", "&&")), len(words))]
-    filled = [re.sub(r"<name>", "grpo", re.sub(r"\$\w+", "FOLDER", word)) for word in words]
-    return [re.sub(r" \.\.\.$", "", word) for word in filled if word not in ("...", "PATH")]
+    filled = command.partition(" > ")[0].replace("[...]", "[FOLDER]").replace(" ...", "").replace("<name>", "grpo")
+    return shlex.split(re.sub(r"\$\w+", "FOLDER", filled), comments=True)
 
 
-def programs(words: list[str]) -> list[list[str]]:
-    """The Python programs that a command starts, each with its arguments: `make` is asked what it would run."""
+def programs(words: list[str]) -> list[tuple[str, list[str]]]:
+    """The names of the programs in experiments/ that a command starts, with their arguments. Make is asked what it would run."""
     if words[0] != "make":
-        return [words]
+        name, *arguments = words[2:] if words[1] == "-m" else words[1:]
+        return [(re.sub(r"^experiments[./]|\.py$", "", name), arguments)]
     said = subprocess.run(
         ["make", "-n", "-o", "setup", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert said.returncode == 0, said.stderr
     lines = [shlex.split(line) for line in said.stdout.replace("\\\n", " ").splitlines()]
-    return [line for line in lines if line[:2] == [".venv/bin/python", "-m"]]
+    started = [line[2:] for line in lines if line[:2] == [".venv/bin/python", "-m"]]
+    return [(name.removeprefix("experiments."), arguments) for name, *arguments in started if name != "pytest"]
 
 
-def check(name: str, arguments: list[str], folder: Path) -> None:
+def compose_and_validate(name: str, arguments: list[str], folder: Path) -> None:
     """Compose the configuration of experiments/NAME with these arguments, every run of a sweep, and validate it."""
     module = importlib.import_module(f"experiments.{name}")
-    if hasattr(module, "__path__"):
-        module = importlib.import_module(f"experiments.{name}.__main__")
-    if not (CONF / f"{name}.yaml").exists():
-        with pytest.raises(SystemExit) as ended:  # argparse
-            module.main([*arguments, "--help"])
-        assert ended.value.code == 0
-        return
     given = get_args_parser().parse_args(arguments)
     own = [one for one in given.overrides if not one.startswith("hydra")]
     runs = [own]
@@ -77,6 +72,21 @@ def check(name: str, arguments: list[str], folder: Path) -> None:
         runs = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
     for overrides in runs[:1] + runs[1:][-1:]:  # the first and the last hold the ends of every list of values
         validate(name, module, overrides, folder)
+
+
+def parse(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a program with arguments in place of a configuration: read them, and go no further."""
+    package = (ROOT / "experiments" / name).is_dir()
+    module = importlib.import_module(f"experiments.{name}.__main__" if package else f"experiments.{name}")
+    read = ArgumentParser.parse_args
+
+    def read_only(self: ArgumentParser, given: list[str]) -> None:
+        read(self, given)
+        sys.exit("they can be read")
+
+    monkeypatch.setattr(ArgumentParser, "parse_args", read_only)
+    with pytest.raises(SystemExit, match="they can be read"):
+        module.main(arguments)
 
 
 def validate(name: str, module: ModuleType, overrides: list[str], folder: Path) -> None:
@@ -107,7 +117,8 @@ def test_commands_are_found() -> None:
 @pytest.mark.parametrize("command", FOUND)
 def test_the_command_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for words in programs(typed(command)):
-        assert words[1] != "-m" or words[2].split(".")[0] in ("experiments", "pytest"), words
-        if words[1] == "-m" and words[2].startswith("experiments."):
-            check(words[2].removeprefix("experiments."), words[3:], tmp_path)
+    for name, arguments in programs(typed(command)):
+        if (CONF / f"{name}.yaml").exists():
+            compose_and_validate(name, arguments, tmp_path)
+        else:
+            parse(name, arguments, monkeypatch)
