@@ -103,13 +103,13 @@ class OwnSampling(Engine):
             words = [token for token in range(self._words) if token not in self._special]
             return [rng.choices(words, k=most) for _ in range(sampling.n)]
         device = self.model.device
-        generator = torch.Generator(device).manual_seed(rng.getrandbits(62))
+        generator = torch.Generator().manual_seed(rng.getrandbits(62))
         ids = torch.tensor(prompt, device=device).repeat(sampling.n, 1)
         for _ in range(most):
             logits = self.model(input_ids=ids, use_cache=False).logits[:, -1, : self._words].float()
             logits[:, self._special] = -torch.inf
-            chosen = (logits / sampling.temperature).softmax(dim=-1).multinomial(1, generator=generator)
-            ids = torch.cat([ids, chosen], dim=1)
+            chosen = (logits / sampling.temperature).softmax(dim=-1).cpu().multinomial(1, generator=generator)
+            ids = torch.cat([ids, chosen.to(device)], dim=1)
         return [list(map(int, row)) for row in ids[:, len(prompt) :].tolist()]
 
     @torch.no_grad()

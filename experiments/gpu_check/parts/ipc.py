@@ -75,4 +75,5 @@ def read() -> None:
 
 def _fill(buffer: torch.Tensor, chunk: int) -> None:
     """Bytes that both processes can make."""
-    buffer.random_(0, 256, generator=torch.Generator(DEVICE).manual_seed(chunk))
+    torch.manual_seed(chunk)
+    buffer.random_(0, 256)

@@ -92,10 +92,10 @@ def _attention(findings: Findings, job: Job, dtype: torch.dtype, name: str) -> N
 
 def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[Tensor, Tensor, Tensor]]:
     """A clean forward's queries, keys and values; positions (head, gap, tail) of each counterfactual; its own states."""
-    drawn = torch.Generator(DEVICE).manual_seed(job.length)
+    torch.manual_seed(job.length)
 
     def states(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=drawn, device=DEVICE).to(dtype)
+        return torch.randn(*shape, device=DEVICE).to(dtype)
 
     query, key, value = (states(heads, job.length, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS))
     empty = states(job.length, 1)
@@ -141,13 +141,13 @@ def _plain(forward: Forward, asked: Recomputation, states: Sequence[Tensor], sca
 def _head(findings: Findings, dtype: torch.dtype) -> None:
     """Logprobs, their gradient to hidden states and weight, time and memory."""
     name = f"token_scores, {TOKENS} x {VOCABULARY}, {str(dtype).removeprefix('torch.')}"
-    drawn = torch.Generator(DEVICE).manual_seed(0)
-    hidden = torch.randn(TOKENS, WIDTH, generator=drawn, device=DEVICE).to(dtype).requires_grad_()
+    torch.manual_seed(0)
+    hidden = torch.randn(TOKENS, WIDTH, device=DEVICE).to(dtype).requires_grad_()
     with DEVICE:
         head = nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=dtype)
     with torch.no_grad():
-        head.weight.normal_(0, WIDTH**-0.5, generator=drawn)
-    tokens = torch.randint(0, VOCABULARY, (TOKENS,), generator=drawn, device=DEVICE)
+        head.weight.normal_(0, WIDTH**-0.5)
+    tokens = torch.randint(0, VOCABULARY, (TOKENS,), device=DEVICE)
     inputs = (hidden, head.weight)
 
     def ours() -> tuple[Tensor, tuple[Tensor, ...]]:
