@@ -71,6 +71,12 @@ def tiny_model(seed: int) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(config).eval()
 
 
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's GPU, where it has one, is not seen."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny_model(0)` and a word-level tokenizer as a checkpoint of a run, which vLLM must be able to start from."""

@@ -124,6 +124,7 @@ def test_peft_reads_what_is_written_and_so_do_we(tmp_path):
         assert torch.equal(one, other), name
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_a_run_with_an_adapter_goes_on_exactly(tmp_path):
     """A checkpoint is an ordinary model to everybody else, and the adapter's exact bytes to the run that goes on."""
     start = tmp_path / "start"

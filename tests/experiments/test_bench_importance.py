@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.progress import Progress
 
 from experiments import bench_importance
 from experiments.bench_importance import step_of_each
-from experiments.bench_plan import Bench, BenchConfig
+from experiments.bench_plan import Bench, BenchConfig, train_config
 from experiments.bench_update import (
     PlainImportance,
     Synthetic,
@@ -62,6 +63,15 @@ CASE = Synthetic(
 REASONING, TAIL, ROW = 16, 2, 25
 
 
+@pytest.fixture(autouse=True, scope="module")
+def composed_once() -> Iterator[None]:
+    """Hydra takes most of a second for each of two dozen variants, and nearly every test has the same ones."""
+    kept = cache(lambda *overrides: train_config(overrides))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("experiments.bench_plan.train_config", lambda overrides: kept(*overrides))
+        yield
+
+
 def bench(folder: Path, *overrides: str) -> Bench:
     cfg = validated(composed(*overrides, name="bench_importance"), BenchConfig)
     with initialize_config_dir(str(CONF), version_base=None):
@@ -71,6 +81,7 @@ def bench(folder: Path, *overrides: str) -> Bench:
 # The configuration.
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_the_default_measures_what_the_eight_numbers_need(tmp_path: Path) -> None:
     found = bench(tmp_path)
     assert set(found.candidates()) == {

@@ -1,6 +1,7 @@
 """Several ranks learn what one learns: the same curve and the same weights, to the rounding of a sum's order."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -50,7 +51,8 @@ def on_two(folder: Path) -> Path:
 
 def launch(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "oar.learner.launch", "2", module, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # with a GPU, each rank would want one
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
 def assert_alike(one: Result, two: Result, close: float) -> None:
