@@ -61,8 +61,12 @@ def test_without_completions_only_seeds_are_drawn(tmp_path: Path) -> None:
         samples=False,
     )
     cells = compare_levels(gathered, ["gating.tau"], [0.4]).cells
-    low, high = student_interval([25.0, 50.0])
-    assert [cells[0.2,][f"difference avg@k{end}"] for end in ("", " low", " high")] == pytest.approx([37.5, low, high])
+    found = [cells[0.2,][f"difference avg@k{end}"] for end in ("", " student low", " student high")]
+    assert found == pytest.approx([37.5, *student_interval([25.0, 50.0])])
+    assert [cells[0.2,][f"difference avg@k {end}"] for end in ("low", "high")] == [
+        -100.0,
+        100.0,
+    ]  # no difference is larger
     assert cells[0.2,]["difference avg@k interval over"] == "seeds"
     assert cells[0.9,]["difference avg@k"] == 25.0
     assert np.isnan(cells[0.9,]["difference avg@k low"])

@@ -67,7 +67,9 @@ def wait_of(func: Operator, args: Sequence[Any], kwargs: Mapping[str, Any], on_g
         return "copy to the CPU" if on_gpu(args[1]) and not on_gpu(args[0]) else None
     if packet is _aten.repeat_interleave:
         return "repeat_interleave" if on_gpu(args[0]) and kwargs.get("output_size") is None else None
-    if packet in _INDEXING | _INDEXED_WRITING and any(one.dtype == torch.bool and on_gpu(one) for one in _indices(args)):
+    if packet in _INDEXING | _INDEXED_WRITING and any(
+        one.dtype == torch.bool and on_gpu(one) for one in _indices(args)
+    ):
         # One number under a mask is a masked_fill.
         filling = packet in _INDEXED_WRITING and args[2].dim() == 0 and not on_gpu(args[2])
         return None if filling else "mask as index"
