@@ -280,7 +280,7 @@ def test_one_forward_serves_credit_and_loss(name):
 def test_layers_that_run_again_give_the_same_gradient(name):
     """The backward pass runs each layer once more, as it ran in the forward that credit looked into."""
     model, gate = tiny_model(), partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
-    batch, runs = random_batch(0, rows=8), []
+    batch, runs, credited = random_batch(0, rows=8), [], []
     advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
 
     def found(**changes):
@@ -290,6 +290,7 @@ def test_layers_that_run_again_give_the_same_gradient(name):
             before = len(runs)
             inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows)
             credit = assign_credit(inputs, advantages[rows], ESTIMATORS[name], gate)
+            credited.append(len(runs) - before)
             del runs[before:]
             data.old_logprobs[rows], data.token_advantages[rows] = scores.logprobs.detach(), credit.token_advantages
 
@@ -300,6 +301,8 @@ def test_layers_that_run_again_give_the_same_gradient(name):
     kept, once = found()
     again, twice = found(activation_checkpointing=True)
     assert (once, twice) == (2, 4)  # two micro-batches
+    if name == "oar_g":
+        assert credited == [1, 1, 2, 2]  # its own graph is checkpointed as well
     torch.testing.assert_close(again, kept, atol=0, rtol=0)
 
 
