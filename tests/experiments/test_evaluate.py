@@ -223,6 +223,24 @@ def test_what_cannot_be_evaluated(overrides: list[str], sentence: str, evaluated
     assert not (tmp_path / "a" / "evaluation.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("device=gpu", "device=gpu needs GPUs (rollout.servers=1 of 1 each), but torch finds none here"),
+        ("rollout.tensor_parallel=2", "need 2 GPUs, but 0 are there"),
+    ],
+)
+def test_gpus_that_are_not_there_are_missed_before_anything_starts(
+    override: str, sentence: str, evaluated: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    code, output = evaluated("a", "rollout.url=null", override)
+    assert code == 2
+    assert sentence in error_line(output)
+    assert not list(tmp_path.rglob("engine*.log"))
+
+
 def test_the_published_choice_samples_as_its_comments_say() -> None:
     overrides = ("evaluation=published", "benchmark=paper_suite", "rollout.max_model_len=4096")
     cfg = validated(composed(*overrides, name="evaluate"), EvaluateConfig)
