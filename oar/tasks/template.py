@@ -93,10 +93,10 @@ class Template:
 
 def load_template(name: str) -> Template:
     """The template of templates/`name`.yaml. Raises ConfigError where there is none, or it is not one."""
-    path = FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.yaml")))
-        raise ConfigError(f"template must be one of {known}, but is {name!r}.")
+    known = {file.stem: file for file in sorted(FOLDER.glob("*.yaml"))}  # a name with a path in it is none of them
+    if name not in known:
+        raise ConfigError(f"template must be one of {', '.join(known)}, but is {name!r}.")
+    path = known[name]
     from omegaconf import OmegaConf  # the embedded task has no template, and needs none of it
     from omegaconf.errors import OmegaConfBaseException
 

@@ -136,6 +136,9 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
             replace(load_template("plain"), **keys)
     with pytest.raises(ConfigError, match="gsm8k_hash, plain, qwen_boxed, qwen_math, r1, but is 'qwen'"):
         load_template("qwen")
+    for elsewhere in (str(FOLDER / "plain"), "../templates/plain"):  # a run's folder may be somebody else's
+        with pytest.raises(ConfigError, match="template must be one of"):
+            load_template(elsewhere)
     (tmp_path / "bad.yaml").write_text("name: bad\ncolour: red\n")
     monkeypatch.setattr("oar.tasks.template.FOLDER", tmp_path)
     with pytest.raises(ConfigError, match=r"bad\.yaml does not fit"):
