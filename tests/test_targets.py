@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments import inspect
+from experiments import inspect_credit
 from oar.config import TrainConfig, build, validated
 from oar.config.saved import saved_settings
 from oar.errors import ConfigError, DataError, OarError
@@ -17,7 +17,7 @@ from oar.gathering import gather
 from oar.importance import ShuffledImportance, UniformImportance
 from oar.reports.dashboard_page import read_logged
 from oar.runs import read_run
-from tests.experiments.test_inspect import weights_in
+from tests.experiments.test_inspect_credit import weights_in
 from tests.learner.test_examine import RIGHT, WRONG
 from tests.learner.test_inspecting import kept, settings
 from tests.made_runs import make_run
@@ -130,8 +130,8 @@ def foreign(folder: Path, target: dict[str, Any], allows: list[str]) -> Path:
 def inspected(folder: Path, *overrides: str) -> None:
     """The program as it is called, without further methods."""
     with initialize_config_dir(str(CONF), version_base=None):
-        config = compose("inspect", [f"run={folder}", "wandb=false", "signals={}", *overrides])
-        inspect.main(config)
+        config = compose("inspect_credit", [f"run={folder}", "wandb=false", "signals={}", *overrides])
+        inspect_credit.main(config)
 
 
 @pytest.mark.parametrize(
