@@ -308,7 +308,7 @@ def _read_ratio(text: str) -> Answer | None:
     return _group("ratio", parts) if len(parts) > 1 else None
 
 
-def _group(kind: str, parts: Sequence[str]) -> Answer | None:
+def _group(kind: str, parts: Sequence[str]) -> Group | None:
     items = [_read(part) for part in parts] if len(parts) <= MAX_ITEMS else [None]
     return (
         None if any(item is None for item in items) else Group(kind, tuple(item for item in items if item is not None))
