@@ -9,6 +9,7 @@ difference is small beside the difference. The matrix products, nearly all of th
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,8 @@ from transformers import PreTrainedModel
 @contextmanager
 def in_pairs(model: PreTrainedModel) -> Iterator[None]:
     """In the block the model takes rows (2R, ...) in float32: R, and then the same R changed; a backward belongs in it too."""
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    adapters = [module for module in model.modules() if getattr(module, "cast_input_dtype_enabled", False)]
+    layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    adapters: list[Any] = [module for module in model.modules() if getattr(module, "cast_input_dtype_enabled", False)]
     for layer in layers:
         layer.forward = partial(_linear, layer)
     for adapter in adapters:
