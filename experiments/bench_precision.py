@@ -98,11 +98,11 @@ def measured(cfg: BenchPrecisionConfig, signals: Mapping[str, ImportanceEstimato
     """A row for each spread, signal and completion: the rank correlation of both arithmetics."""
     batch, found = made_up_batch(cfg, device), []
     for spread in cfg.spreads:
-        coarse = made_up_model(cfg.architecture, "float32", device, cfg.seed)
+        coarse = made_up_model(cfg.architecture, "bfloat16", device, cfg.seed)
         embeddings = coarse.get_input_embeddings().weight
+        assert isinstance(embeddings, Tensor)
         with torch.no_grad():
-            embeddings.mul_(spread / embeddings.std())
-        coarse = coarse.bfloat16()
+            embeddings.mul_(spread / embeddings.float().std())
         both = [importance(model, batch, cfg.seed, signals) for model in (coarse, deepcopy(coarse).float())]
         for name in signals:
             for row, mask in enumerate(batch.reasoning_mask.cpu()):

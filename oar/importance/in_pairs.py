@@ -35,7 +35,7 @@ def in_pairs(model: PreTrainedModel) -> Iterator[None]:
             adapter.cast_input_dtype_enabled = True
 
 
-def _linear(layer: nn.Linear, states: Tensor) -> Tensor:
+def _linear(layer: Any, states: Tensor) -> Tensor:
     first, second = states.chunk(2)
     first, dtype = first.detach(), layer.weight.dtype  # no gradient is asked of what is not changed
     given = linear(first.to(dtype), layer.weight, layer.bias).detach().float()
