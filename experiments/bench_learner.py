@@ -19,10 +19,11 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.progress import Progress
 
-from experiments.bench_plan import Case, KeptCases, SizeConfig, told_size, train_config
+from experiments.bench_plan import Case, KeptCases, SizeConfig, told_size
 from experiments.bench_update import FIRST_WORD, in_fresh_process, turned
 from experiments.learner_sides import SIDES, Steps, measure_side
 from oar.config import validated
+from oar.config.composed import composed_run
 from oar.entry import entry
 from oar.errors import ConfigError
 from oar.progress import progress_bars
@@ -84,7 +85,7 @@ class BenchLearner(KeptCases):
         """Raises ConfigError for whatever cannot work."""
         own = [ROOT / "experiments" / name for name in ("bench_update.py", "learner_sides.py", "peak_memory.py")]
         super().__init__(folder, progress, code_hash(*own))
-        self.cfg, self.settings = cfg, train_config([*cfg.overrides, f"seed={cfg.seed}"])
+        self.cfg, self.settings = cfg, composed_run([*cfg.overrides, f"seed={cfg.seed}"])
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         learner = self.settings.learner
         if learner.aggregation != "sequence_mean":

@@ -1,18 +1,17 @@
 """What the benchmark of importance measures: validated before anything starts, and every measured case kept as JSON."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose
-from hydra.errors import HydraException
 from rich.progress import Progress
 
 from experiments.bench_update import PlainImportance, Synthetic
-from oar.config import TrainConfig, build, validated
+from oar.config import TrainConfig, build
+from oar.config.composed import composed_run
 from oar.costs import EMBEDDED, EXACT, GRPO, OAR_G, OAR_GN, PLAIN, STEPS, SYNTHETIC, WINDOW
 from oar.errors import ConfigError
 from oar.files import write_text_atomic
@@ -95,15 +94,6 @@ class BenchConfig:
                     )
 
 
-def train_config(overrides: Sequence[str]) -> TrainConfig:
-    """conf/train with these overrides, within a program of Hydra's. Raises ConfigError where they do not fit."""
-    try:
-        return validated(compose("train", list(overrides)), TrainConfig)
-    except HydraException as error:
-        said = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"conf/train cannot be composed with {' '.join(overrides)}: {said}.") from error
-
-
 class KeptCases:
     """What is measured already, in `folder`: an interrupted benchmark goes on. `code`: hash of the code that measures."""
 
@@ -141,7 +131,7 @@ class Bench(KeptCases):
         self.estimators = {name: _build(variant, {}) for name, variant in self.variants.items()}
 
     def _compose(self, overrides: list[str]) -> TrainConfig:
-        return train_config([*self.cfg.overrides, f"seed={self.cfg.seed}", *overrides])
+        return composed_run([*self.cfg.overrides, f"seed={self.cfg.seed}", *overrides])
 
     def candidates(self) -> list[str]:
         """The variants with a window (routes have one) or a budget."""

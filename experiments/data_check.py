@@ -12,12 +12,11 @@ from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
-from hydra import compose
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from oar.config import TrainConfig, build, validated
+from oar.config import build, validated
+from oar.config.composed import composed_run
 from oar.entry import entry
 from oar.errors import ConfigError
 from oar.files import atomic_path, write_text_atomic
@@ -87,7 +86,7 @@ def training_sets(cfg: DataCheckConfig) -> list[ProblemSet]:
         raise ConfigError(f"train and train_files must name sets of different names, but are {named}.")
     found = []
     for name, path in files.items():
-        settings = _composed(f"data={'local' if name in local else name}").data.source
+        settings = composed_run([f"data={'local' if name in local else name}"]).data.source
         if "dataset" not in settings:
             raise ConfigError(f"train must name data sets, but {name} is generated: nothing in it can be a copy.")
         settings |= {"levels": None, "path": path} | ({"name": name} if name in local else {})
@@ -99,19 +98,12 @@ def benchmark_sets(cfg: DataCheckConfig) -> list[ProblemSet]:
     """Every set of the benchmarks, each once. Raises ConfigError for one that is generated, or that there is not."""
     found: dict[str, ProblemSet] = {}
     for name in cfg.benchmarks:
-        benchmark = _composed(f"benchmark={name}").benchmark
+        benchmark = composed_run([f"benchmark={name}"]).benchmark
         if set(benchmark.sets) - set(benchmark.sources):
             raise ConfigError(f"benchmarks must name data sets, but {name} is generated: no training set holds it.")
         benchmark.path = cfg.path
         found |= load_benchmarks(benchmark, "final", None)
     return list(found.values())
-
-
-def _composed(override: str) -> TrainConfig:
-    try:
-        return validated(compose("train", [override]), TrainConfig)
-    except HydraException as error:
-        raise ConfigError(f"{override} is no choice of conf/: {str(error).splitlines()[0].rstrip('.')}.") from error
 
 
 def sets_table(sets: Sequence[Prints]) -> pd.DataFrame:

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar.config import TrainConfig, validated
+from oar.config import validated
+from oar.config.composed import composed_run
 from oar.drills.catalogue import DRILLS, SHORT, Drill
 from oar.drills.perform import DrillResult, Stage, perform
 from oar.entry import entry
@@ -75,7 +75,7 @@ def main(config: DictConfig) -> None:
 
 def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
     """One result for each drill. The run of a drill that kept its promises is removed."""
-    settings = validated(compose("train", cfg.overrides), TrainConfig)
+    settings = composed_run(cfg.overrides)
     results = []
     with ExitStack() as running:
         # One token for the shared engine and for those that runs start themselves: a drill asks them what they are doing.

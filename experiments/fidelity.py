@@ -15,9 +15,7 @@ from typing import Any, cast
 
 import pandas as pd
 import torch
-from hydra import compose
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 from rich.progress import Progress
 from torch import Tensor
@@ -26,6 +24,7 @@ from transformers import PreTrainedModel
 from experiments.fidelity_signals import counted_tokens
 from experiments.subjects import SPLITS
 from oar.config import GatingConfig, TrainConfig, build, validated
+from oar.config.composed import composed_run
 from oar.entry import entry
 from oar.errors import ConfigError
 from oar.fidelity import BACKWARD, FORWARD, SECONDS, agreement, agreement_between, condition_facts, fidelity_table
@@ -117,12 +116,8 @@ class Plan:
     @classmethod
     def of(cls, cfg: FidelityConfig) -> "Plan":
         """Raises ConfigError for whatever cannot work, before anything starts."""
-        try:
-            # The seed last, so that no override of the user's can contradict it.
-            settings = validated(compose("train", [*cfg.overrides, f"seed={cfg.seed}"]), TrainConfig)
-        except HydraException as error:
-            said = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"conf/train cannot be composed with {' '.join(cfg.overrides)}: {said}.") from error
+        # The seed last, so that no override of the user's can contradict it.
+        settings = composed_run([*cfg.overrides, f"seed={cfg.seed}"])
         used = {name: condition for name, condition in cfg.conditions.items() if condition.weights is not None}
         sets = [load_benchmark(name, cfg.split, cfg.problems) for name in settings.benchmark.sets]
         return cls(

@@ -13,9 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from hydra import compose
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 from rich.progress import Progress
@@ -25,6 +23,7 @@ from transformers import PreTrainedModel
 from experiments.fidelity import draw
 from oar.advantages import group_advantages
 from oar.config import LearnerConfig, TrainConfig, build, validated
+from oar.config.composed import composed_run
 from oar.credit import assign_credit
 from oar.entry import entry
 from oar.errors import ConfigError
@@ -104,12 +103,7 @@ def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainC
     """conf/train of every arm under a condition, validated."""
     found = {}
     for name, own in cfg.arms.items():
-        everything = [*cfg.overrides, *overrides, *own, f"seed={cfg.seed}"]
-        try:
-            found[name] = validated(compose("train", everything), TrainConfig)
-        except HydraException as error:
-            said = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"conf/train cannot be composed with {' '.join(everything)}: {said}.") from error
+        found[name] = composed_run([*cfg.overrides, *overrides, *own, f"seed={cfg.seed}"])
         build("method.estimator", found[name].method.estimator, found[name].allow_targets)
     return found
 

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from hydra import compose
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from oar.config import MethodConfig, TrainConfig, validated
+from oar.config import TrainConfig, validated
+from oar.config.composed import composed_run
 from oar.config.saved import saved_settings
 from oar.entry import entry
 from oar.errors import ConfigError
@@ -73,7 +72,7 @@ def main(config: DictConfig) -> None:
 
 def make_page(cfg: InspectCreditConfig, run: Path, settings: TrainConfig) -> tuple[int, InspectorPage]:
     """The training step that is shown, and the page without its provenance."""
-    methods = {name: method_of(overrides) for name, overrides in cfg.signals.items()}
+    methods = {name: composed_run(overrides).method for name, overrides in cfg.signals.items()}
     methods[settings.method.name] = settings.method
     step, samples = read_samples(run, cfg.step)
     signals, notes = logged_signals(samples, settings), []
@@ -87,17 +86,6 @@ def make_page(cfg: InspectCreditConfig, run: Path, settings: TrainConfig) -> tup
         notes.append("The run keeps no checkpoint, so the page shows what it logged; checkpoint=FOLDER computes more.")
     title = f"Credit inspector: {run.resolve().name}, step {step}"
     return step, InspectorPage(title, facts(settings, step, samples), notes, samples, signals, {})
-
-
-def method_of(overrides: list[str]) -> MethodConfig:
-    """The method that conf/train has with these overrides. Raises ConfigError where they do not fit."""
-    try:
-        return validated(compose("train", overrides), TrainConfig).method
-    except HydraException as error:
-        said = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(
-            f"signals must hold overrides of conf/train, but {' '.join(overrides)} is none: {said}."
-        ) from error
 
 
 def weights(cfg: InspectCreditConfig, run: Path, step: int) -> list[Path]:

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oar.config import ModelConfig, TrainConfig, build, validated
+from oar.config.composed import composed_run
 from oar.entry import entry
 from oar.errors import ConfigError, DataError
 from oar.importance import ImportanceEstimator
@@ -97,7 +97,7 @@ def own_sizes(cfg: ModelConfig) -> tuple[Architecture, str]:
 
 def estimators(cfg: TrainConfig, methods: list[str]) -> dict[str, ImportanceEstimator]:
     """The estimators of `methods` as conf/method has them, and the run's own as it is configured."""
-    targets = {name: compose("train", [f"method={name}"]).method.estimator for name in methods}
+    targets = {name: composed_run([f"method={name}"]).method.estimator for name in methods}
     targets[cfg.method.name] = cfg.method.estimator
     return {name: build("method.estimator", target, cfg.allow_targets) for name, target in targets.items()}
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from oar.config import TrainConfig, validated
+from oar.config.composed import composed_run
 from oar.entry import entry
 from oar.errors import ConfigError
-from oar.lanes import Job, joint_provenance, planned, run_missing
+from oar.lanes import Job, joint_provenance, run_missing
 from oar.overrides import key_of, overrides_of_runs
 from oar.provenance import config_hash
 from oar.reports.studies import Study, write_results
@@ -120,11 +120,7 @@ def plan(cfg: StudyConfig) -> list[Planned]:
 
 
 def _planned(cfg: StudyConfig, overrides: list[str]) -> Job:
-    try:
-        settings = planned(Path(), overrides).settings
-    except HydraException as error:
-        said = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"conf/train cannot be composed with {' '.join(overrides)}: {said}.") from error
+    settings = composed_run(overrides)
     computes = config_hash({"run": settings.identity(), "measure": settings.measure(), "steps": settings.learner.steps})
     folder = Path(cfg.work_dir) / f"{settings.method.name}-seed{settings.seed}-{computes[:12]}"
     return Job(folder, overrides, settings)

@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from hydra import compose
-from hydra.errors import HydraException
 from rich.progress import Progress
 from torch import Tensor
 
-from oar.config import ProbeConfig, TrainConfig, build, validated
+from oar.config import ProbeConfig, TrainConfig, build
+from oar.config.composed import composed_run
 from oar.errors import ConfigError, OarError
 from oar.files import atomic_path
 from oar.lanes import Job
@@ -97,11 +96,7 @@ class SubjectConfig:
 
     def compose(self, *overrides: str) -> TrainConfig:
         """conf/train with the measurement's own overrides and some more. Raises ConfigError where they do not fit."""
-        try:
-            return validated(compose("train", [*self.own_overrides(), *overrides]), TrainConfig)
-        except HydraException as error:
-            said = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"conf/train cannot be composed with {' '.join(overrides)}: {said}.") from error
+        return composed_run([*self.own_overrides(), *overrides])
 
 
 @dataclass(frozen=True, slots=True)

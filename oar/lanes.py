@@ -13,11 +13,11 @@ from threading import Event, Lock
 from typing import Any
 
 import torch
-from hydra import compose
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from oar.cli import terminable
-from oar.config import TrainConfig, validated
+from oar.config import TrainConfig
+from oar.config.composed import composed_run
 from oar.errors import ConfigError, OarError
 from oar.models import model_folder
 from oar.processes import ChildProcess
@@ -50,7 +50,7 @@ class Job:
 
 def planned(folder: Path, overrides: list[str]) -> Job:
     """The job of these overrides, validated. Inside of a Hydra main only, which says where conf/ is."""
-    return Job(folder, overrides, validated(compose("train", overrides), TrainConfig))
+    return Job(folder, overrides, composed_run(overrides))
 
 
 def run_missing(jobs: Sequence[Job], folder: Path, lanes: int) -> None:

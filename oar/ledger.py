@@ -113,12 +113,20 @@ def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:
                 raise NotRunError(f"needs one run of a seed with {_text(wanted)}, but several have seed {run.seed}")
             by_seed[run.seed] = run
         if not by_seed:
-            raise NotRunError(f"needs runs with {_text(wanted)}")
+            raise NotRunError(f"needs runs with {_text(wanted)}{_made_by(claim.needs)}")
         found.append(by_seed)
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found)))
     if not seeds:
         raise NotRunError(f"{' and '.join(claim.arms)} have no seed in common")
     return [[by_seed[seed] for seed in seeds] for by_seed in found]
+
+
+def _made_by(needs: Mapping[str, Any]) -> str:
+    """The command that makes the runs of a claim on one model; nothing for a claim on any."""
+    if "profile" not in needs:
+        return ""
+    model = _text({key: value for key, value in needs.items() if key != "profile"})
+    return f": `make reproduce-table1 PROFILE={needs['profile']} ARGS='{model} model.path=FOLDER'`"
 
 
 def _text(settings: Mapping[str, Any]) -> str:

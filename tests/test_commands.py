@@ -1,4 +1,4 @@
-"""Every command of the README and of docs/ is one that works, as far as that can be told without running it."""
+"""Every command of the README, of docs/ and of the claims is one that works, as far as that can be told without running it."""
 
 import importlib
 import re
@@ -16,7 +16,9 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from oar.claims import load_claims
 from oar.config import validated
+from oar.ledger import ledger
 from oar.overrides import CONF
 from tests.test_config import composed
 
@@ -38,7 +40,8 @@ def commands(text: str) -> list[str]:
     return [found for found in lines + spans if re.match(START, found)]
 
 
-FOUND = sorted({command for page in PAGES for command in commands(page.read_text())})
+CLAIMS = ledger(load_claims(ROOT / "results" / "reference"), [], {})["reason"]  # what each needs
+FOUND = sorted({command for text in [*(page.read_text() for page in PAGES), *CLAIMS] for command in commands(text)})
 
 
 def typed(command: str) -> list[str]:

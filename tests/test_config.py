@@ -8,6 +8,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, validated
+from oar.config.composed import composed_run
 from oar.errors import ConfigError
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -129,6 +130,14 @@ def test_the_overlong_buffer_is_a_part_of_the_completion():
     validated(composed("learner.overlong_buffer=96"), TrainConfig)
     with pytest.raises(ConfigError, match=r"overlong_buffer must be below rollout.max_new_tokens \(96\), but is 96"):
         validated(composed("learner.overlong=soft_penalty", "learner.overlong_buffer=96"), TrainConfig)
+
+
+def test_overrides_of_a_measurement_that_do_not_fit_are_explained():
+    with initialize_config_dir(str(CONF), version_base=None):
+        assert composed_run(["method=oar_g", "learner.steps=7"]).learner.steps == 7
+        for override, said in (("method=oarg", "did you mean oar_g"), ("learner.stps=7", "did you mean learner.steps")):
+            with pytest.raises(ConfigError, match=f"cannot be composed with {override}: .*{said}"):
+                composed_run([override])
 
 
 @pytest.mark.parametrize("method", ["shuffled", "inverted"])

@@ -58,7 +58,7 @@ def test_contaminated_data(tmp_path: Path) -> None:
     [
         (["train=[words]"], "train must name data sets, but words is generated"),
         (["benchmarks=[words]"], "benchmarks must name data sets, but words is generated"),
-        (["benchmarks=[gsm9k]"], "benchmark=gsm9k is no choice of conf/"),
+        (["benchmarks=[gsm9k]"], "benchmark=gsm9k: benchmark must be one of aime24, "),
         (["train_files=[gsm8k.jsonl]"], "must name sets of different names"),
         (["train_files=[nowhere.jsonl]"], "nowhere.jsonl cannot be read"),
         (["overlap=0"], "overlap must be above 0 and at most 1"),

@@ -4,10 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments.inspect_credit import InspectCreditConfig, make_page, method_of, name_of, origin, weights
+from experiments.inspect_credit import InspectCreditConfig, make_page, name_of, origin, weights
 from oar.config import validated
 from oar.errors import ConfigError
 from oar.learner.inspecting import LOGGED
@@ -15,7 +14,7 @@ from oar.models import load_tokenizer
 from oar.reports.inspector import inspector_html
 from tests.learner.test_examine import RIGHT, WRONG, model, task
 from tests.learner.test_inspecting import STEP, kept, settings
-from tests.test_config import CONF, composed
+from tests.test_config import composed
 
 
 @pytest.fixture
@@ -71,8 +70,3 @@ def test_what_cannot_work_is_refused(run: Path, tmp_path: Path) -> None:
     for key in ("checkpoint", "against"):
         with pytest.raises(ConfigError, match="checkpoint and against must be folders of weights"):
             weights(config(f"run={run}", f"{key}={tmp_path}"), run, STEP)
-    with (
-        initialize_config_dir(str(CONF), version_base=None),
-        pytest.raises(ConfigError, match="signals must hold overrides of conf/train, but method=mine is none"),
-    ):
-        method_of(["method=mine"])

@@ -198,7 +198,9 @@ def test_a_number_needs_its_model_and_the_whole_benchmark(tmp_path: Path) -> Non
     scores = {"a": [0.75, 0.75, 0.5, 0.5], "b": [1.0]}
     elsewhere, there, part, other_model, none = (tmp_path / str(at) for at in range(5))
     row = judged(number, make_run(elsewhere, "grpo", 0, scores))
-    assert (row["verdict"], row["reason"]) == (NOT_RUN, "needs runs with profile=paper model=qwen2_5_7b method=grpo")
+    command = "make reproduce-table1 PROFILE=paper ARGS='model=qwen2_5_7b model.path=FOLDER'"
+    needs = f"needs runs with profile=paper model=qwen2_5_7b method=grpo: `{command}`"
+    assert (row["verdict"], row["reason"]) == (NOT_RUN, needs)
     assert pd.isna(row["value"])
     row = judged(number, *(make_run(there, "grpo", seed, scores, **PAPER) for seed in range(3)), metric="avg@k")
     assert (row["value"], row["verdict"]) == (
