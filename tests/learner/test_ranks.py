@@ -61,7 +61,8 @@ def assert_alike(one: Result, two: Result, close: float) -> None:
     for expected, found in zip(curve, other_curve, strict=True):
         assert found["train/loss"] == pytest.approx(expected["train/loss"], abs=close)
         # OAR-G differentiates a KL of about 1e-6, of which float32 keeps a few digits: token weights move more than the model's.
-        assert found == pytest.approx(expected, abs=10 * close, rel=10 * close)
+        coarse = max(1e-3, 10 * close)
+        assert found == pytest.approx(expected, abs=coarse, rel=coarse)
     assert set(weights) == set(other_weights)
     for name, weight in weights.items():
         torch.testing.assert_close(other_weights[name], weight, atol=close, rtol=0)
