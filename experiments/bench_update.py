@@ -65,7 +65,7 @@ class Update:
 
         def look(rows: Tensor, scores: Scores) -> None:
             with watch():
-                inputs = CreditInputs(self.model, self.batch.rows(rows), self.probe, scores, rows)
+                inputs = CreditInputs(self.model, self.batch.rows(rows), self.probe, scores, rows.tolist())
                 credit = assign_credit(inputs, self.advantages[rows], estimator, partial(bilevel_weights, **gating))
             data.old_logprobs[rows], data.token_importance[rows] = scores.logprobs.detach(), credit.token_importance
             data.token_weights[rows], data.token_advantages[rows] = credit.token_weights, credit.token_advantages
@@ -110,8 +110,7 @@ class Update:
         if not isinstance(estimator, PerturbationImportance):
             return 0.0
         scores = score_completions(self.model, self.batch, temperature=self.cfg.rollout.temperature)
-        seeds = torch.arange(len(self.batch), device=mask.device)
-        inputs = CreditInputs(self.model, self.batch, self.probe, scores, seeds)
+        inputs = CreditInputs(self.model, self.batch, self.probe, scores, range(len(self.batch)))
         spacing = max(1, int(mask.sum(dim=1).max()) // PILOT)
         some = mask & ((mask.cumsum(dim=1) - 1) % spacing == 0)
         started = self._now()

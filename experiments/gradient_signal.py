@@ -206,7 +206,7 @@ def token_weights(
             probe.name, task.encode_marker(probe.conclude), step=probe.warmup_steps, warmup_steps=probe.warmup_steps
         ),
         scores,
-        torch.tensor([derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(rows)]),
+        [derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(rows)],
         graded.marks,
     )
     return assign_credit(

@@ -40,7 +40,7 @@ def add_adapter(model: PreTrainedModel, cfg: LoraConfig, seed: int) -> None:
         known = ", ".join(sorted(linear))
         raise ConfigError(f"model.lora.targets must name linear layers of the model ({known}), but names {wrong[0]!r}.")
     settings = PeftConfig(r=cfg.r, lora_alpha=cfg.alpha, target_modules=list(cfg.targets), task_type="CAUSAL_LM")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):  # of the CPU alone: every rank sees all GPUs of a machine, and uses one
         inject_adapter_in_model(settings, model, ADAPTER)
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -75,5 +75,5 @@ def credit_inputs(
     model = model or tiny_model()
     with torch.set_grad_enabled(keep_graph):
         scores = score_completions(model, batch, temperature=1.0)
-    seeds = 1000 * seed + torch.arange(len(batch))
+    seeds = range(1000 * seed, 1000 * seed + len(batch))
     return CreditInputs(model, batch, probe, scores if keep_graph else scores.numbers(), seeds)

@@ -24,6 +24,7 @@ from oar.tasks.words import build_tokenizer
 from oar.weights import full_weights
 from tests.learner.test_checkpoint import one_step
 from tests.models import credit_inputs, random_batch, tiny_model
+from tests.pretended_gpu import pretended_gpu
 from tests.test_config import composed
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -48,6 +49,14 @@ def merged(model):
     plain = tiny_model(1)
     plain.load_state_dict(dict(full_weights(model)))  # strict: each weight once, under its own name
     return plain
+
+
+def test_making_an_adapter_touches_no_gpus_random_state():
+    """It belongs to whoever uses that GPU; torch would read it, of every GPU there is."""
+    model, before = tiny_model(), torch.get_rng_state()
+    with pretended_gpu():
+        add_adapter(model, CFG, 0)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_fresh_adapter_changes_nothing():

@@ -1,6 +1,6 @@
 """What every estimator of token importance is given and what it gives back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,8 +16,8 @@ from oar.scoring import Scores
 class CreditInputs:
     """All an estimator may look at.
 
-    scores: the policy's own, of the same rows as `batch`; seeds (B,): every random draw for a completion comes from its
-    own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name ("causal",
+    scores: the policy's own, of the same rows as `batch`; seeds: B numbers: every random draw for a completion is made on the
+    CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name ("causal",
     "written", "error"), empty where the task knows none.
     """
 
@@ -25,14 +25,14 @@ class CreditInputs:
     batch: CompletionBatch
     probe: Probe
     scores: Scores
-    seeds: Tensor
+    seeds: Sequence[int]
     marks: Mapping[str, Tensor] = field(default_factory=dict)
 
     def rows(self, index: Tensor) -> "CreditInputs":
-        """The same for some of the completions."""
+        """The same for some of the completions (integer positions)."""
         marks = {name: mark[index] for name, mark in self.marks.items()}
-        batch, scores, seeds = self.batch.rows(index), self.scores.rows(index), self.seeds[index]
-        return replace(self, batch=batch, scores=scores, seeds=seeds, marks=marks)
+        seeds = tuple(self.seeds[row] for row in index.tolist())
+        return replace(self, batch=self.batch.rows(index), scores=self.scores.rows(index), seeds=seeds, marks=marks)
 
 
 class ImportanceEstimator(Protocol):
@@ -43,15 +43,15 @@ class ImportanceEstimator(Protocol):
         ...
 
 
-def chunks(row_lengths: Tensor, max_tokens: int) -> Iterator[Tensor]:
-    """Indices of `row_lengths` (N,) in groups of at most `max_tokens` tokens, padding included; one row at least.
+def chunks(row_lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices of N lengths in groups of at most `max_tokens` tokens, padding included; one row at least, the longest first.
 
     Rows of like length go together, so that little is padded.
     """
-    order = row_lengths.argsort(descending=True, stable=True)
+    order = sorted(range(len(row_lengths)), key=row_lengths.__getitem__, reverse=True)
     start = 0
     while start < len(order):
-        longest = int(row_lengths[order[start]])
+        longest = row_lengths[order[start]]
         count = max(1, max_tokens // max(1, longest))
         yield order[start : start + count]
         start += count

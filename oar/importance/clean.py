@@ -13,9 +13,13 @@ from oar.scoring import Forward, pack, read_logits, run_forward
 
 @dataclass(frozen=True, slots=True)
 class CleanPass:
-    """`completions` (R,): which rows of the batch were run; shown: what the probe shows of them; outcome: their clean outcome."""
+    """Some rows of a batch, run as a probe shows them.
+
+    completions (R,): which rows; seeds: of their random draws; shown: what the probe shows of them; outcome: their clean outcome.
+    """
 
     completions: Tensor
+    seeds: Sequence[int]
     shown: ProbeInputs
     forward: Forward
     outcome: Tensor
@@ -37,10 +41,11 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
     )
     if kept is not None and shared and graph:
         everything = torch.arange(len(inputs.batch), device=shown.lengths.device)
-        yield _read(inputs, everything, shown, kept, graph=True)
+        yield _read(inputs, everything, inputs.seeds, shown, kept, graph=True)
         return
     embed = inputs.model.get_input_embeddings()
-    for completions in chunks(shown.lengths, max_tokens):
+    for rows in chunks(shown.lengths.tolist(), max_tokens):
+        completions = torch.tensor(rows, device=shown.lengths.device)
         some = shown.rows(completions)
         if kept is not None and shared:
             forward = kept.rows(completions)
@@ -48,7 +53,7 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
             with torch.set_grad_enabled(graph):
                 ids, packing = pack(some.input_ids, some.lengths)
                 forward = run_forward(inputs.model, embed(ids).detach().requires_grad_(graph), packing)
-        yield _read(inputs, completions, some, forward, graph=graph)
+        yield _read(inputs, completions, [inputs.seeds[row] for row in rows], some, forward, graph=graph)
 
 
 def outcome_gradients(inputs: CreditInputs, clean: CleanPass, of: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -61,11 +66,19 @@ def outcome_gradients(inputs: CreditInputs, clean: CleanPass, of: Sequence[Tenso
     return torch.autograd.grad(objective, list(of), retain_graph=True)
 
 
-def _read(inputs: CreditInputs, completions: Tensor, shown: ProbeInputs, forward: Forward, *, graph: bool) -> CleanPass:
+def _read(
+    inputs: CreditInputs,
+    completions: Tensor,
+    seeds: Sequence[int],
+    shown: ProbeInputs,
+    forward: Forward,
+    *,
+    graph: bool,
+) -> CleanPass:
     with torch.set_grad_enabled(graph):
         logits = read_logits(inputs.model, forward, shown.read_positions)
         outcome = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
-    return CleanPass(completions, shown, forward, outcome)
+    return CleanPass(completions, seeds, shown, forward, outcome)
 
 
 def _is_a_prefix(shown: ProbeInputs, input_ids: Tensor) -> bool:

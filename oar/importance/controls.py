@@ -41,7 +41,7 @@ class RandomImportance:
         mask = inputs.batch.reasoning_mask
         importance = torch.zeros(mask.shape, device=mask.device)
         # As many draws as there are tokens, so that the width of the batch changes none of them.
-        for row, (seed, count) in enumerate(zip(inputs.seeds.tolist(), mask.sum(dim=1).tolist(), strict=True)):
+        for row, (seed, count) in enumerate(zip(inputs.seeds, mask.sum(dim=1).tolist(), strict=True)):
             importance[row, mask[row]] = torch.rand(count, generator=generator(seed, "random")).to(mask.device)
         return importance
 
@@ -69,7 +69,7 @@ class ShuffledImportance:
         """(B, T) in the unit of the other estimator."""
         mask, importance = inputs.batch.reasoning_mask, self.of(inputs)
         shuffled = torch.zeros_like(importance)
-        for row, (seed, count) in enumerate(zip(inputs.seeds.tolist(), mask.sum(dim=1).tolist(), strict=True)):
+        for row, (seed, count) in enumerate(zip(inputs.seeds, mask.sum(dim=1).tolist(), strict=True)):
             order = torch.randperm(count, generator=generator(seed, "shuffle")).to(mask.device)
             shuffled[row, mask[row]] = importance[row, mask[row]][order]
         return shuffled

@@ -6,6 +6,7 @@ position attends by its position to the clean keys of its completion and to the 
 (recomputed_attention.py). In the last layer only the positions that are read are needed, and only they are computed.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -57,9 +58,9 @@ def _shares(job: Recomputation) -> bool:
     A row's scores among its own columns are all held in memory; a completion with few counterfactuals wastes slots. Sharing
     has no graph.
     """
-    counts = job.rows.bincount()
-    slots = counts.max() * (counts > 0).sum()
-    return job.positions.shape[1] <= _NARROW and bool(slots < 1.25 * len(job.rows)) and not job.embeddings.requires_grad
+    counts = Counter(job.rows)
+    slots = max(counts.values()) * len(counts)
+    return job.positions.shape[1] <= _NARROW and slots < 1.25 * len(job.rows) and not job.embeddings.requires_grad
 
 
 def _recomputed_attention(

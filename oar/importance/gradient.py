@@ -64,9 +64,7 @@ class GradientImportance:
         counts = inputs.batch.reasoning_mask[clean.completions].sum(dim=1)
         rows, width, hidden_size = suffix.embeddings.shape
         noise = torch.zeros(rows, self.noise_draws, width, hidden_size)
-        for row, (seed, count) in enumerate(
-            zip(inputs.seeds[clean.completions].tolist(), counts.tolist(), strict=True)
-        ):
+        for row, (seed, count) in enumerate(zip(clean.seeds, counts.tolist(), strict=True)):
             drawn = torch.randn(self.noise_draws, count, hidden_size, generator=generator(seed, "noise"))
             noise[row, :, :count] = self.noise_std * drawn
         noise = noise.transpose(0, 1).to(counts.device)
@@ -151,7 +149,7 @@ def _inner_product(inputs: CreditInputs, clean: CleanPass, suffix: _Suffix, nois
     noisy = (suffix.embeddings + noise.to(suffix.embeddings.dtype)).requires_grad_()
     with torch.enable_grad(), in_pairs(inputs.model) if suffix.in_pairs else nullcontext():
         job = Recomputation(
-            rows=copied(torch.arange(len(noisy), device=noisy.device)),
+            rows=[*range(len(noisy))] * copies,
             embeddings=torch.cat([suffix.embeddings, noisy]) if suffix.in_pairs else noisy,
             positions=copied(suffix.positions),
             valid=copied(suffix.valid),

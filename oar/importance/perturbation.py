@@ -1,7 +1,8 @@
 """OAR-P: how far the outcome moves when a token is changed (docs/METHOD.md §4, §9): exact, windowed or budgeted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ class PerturbationImportance:
                 # Where a read position stands among the recomputed ones: all are, from the marker on.
                 found = (some.positions[:, None] == shown.read_positions[rows][:, :, None]) & some.valid[:, None]
                 read = found.int().argmax(dim=2)
-                job = Recomputation(rows, embed(ids), some.positions, some.valid, read, unseen)
+                job = Recomputation(some.rows, embed(ids), some.positions, some.valid, read, unseen)
                 with recompute(inputs.model, keys, job) as hidden:
                     logits = inputs.model.get_output_embeddings()(hidden).float()
                 changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
@@ -108,48 +109,51 @@ class PerturbationImportance:
         through = (routes < tail[:, None]).sum(dim=1)
         sizes = head + through + lengths - tail
         routes = pad(routes, (0, 1))  # a column to point at where there is no route
+        row_of, size_of = torch.stack([row, sizes]).tolist()  # all at once: each read of a GPU's numbers waits for it
         # Of like lengths little is padded; of like completions clean keys can be shared.
         forwards = (
-            chunks(sizes, self.max_tokens_per_forward)
+            chunks(size_of, self.max_tokens_per_forward)
             if self.window is None
-            else _by_completion(row, sizes, self.max_tokens_per_forward)
+            else _by_completion(row_of, size_of, self.max_tokens_per_forward)
         )
-        for index in forwards:
-            step = torch.arange(int(sizes[index].max()), device=row.device)
+        for some in forwards:
+            index = torch.tensor(some, device=row.device)
+            step = torch.arange(max(size_of[one] for one in some), device=row.device)
             route = step - head[index, None]
             after = route - through[index, None]
             positions = torch.where(
                 after < 0, routes[index].gather(1, route.clamp(0, self.routes)), tail[index, None] + after
             )
             positions = torch.where(route < 0, masked[index, None] + step, positions)
-            yield _Chunk(index, positions, step < sizes[index, None])
+            yield _Chunk(index, [row_of[one] for one in some], positions, step < sizes[index, None])
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """index (N,) of counterfactuals; positions and valid (N, W): what each of them recomputes."""
+    """index (N,) of counterfactuals; rows: their N completions; positions and valid (N, W): what each of them recomputes."""
 
     index: Tensor
+    rows: Sequence[int]
     positions: Tensor
     valid: Tensor
 
 
-def _by_completion(row: Tensor, sizes: Tensor, max_tokens: int) -> Iterator[Tensor]:
-    """Counterfactuals of completions `row` (N,), ascending, in groups of at most `max_tokens` recomputed tokens.
+def _by_completion(rows: Sequence[int], sizes: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Counterfactuals of completions `rows`, ascending, in groups of at most `max_tokens` recomputed tokens.
 
     A group holds whole completions where they fit: then their clean keys can be read in place by all of them.
     """
-    limit = max(1, max_tokens // int(sizes.max())) if len(sizes) else 1
-    group = row.new_zeros(0)
-    for of_one in torch.arange(len(row), device=row.device).split(
-        row.unique_consecutive(return_counts=True)[1].tolist()
-    ):
-        for some in of_one.split(limit):
+    limit = max(1, max_tokens // max(sizes, default=1))
+    group: list[int] = []
+    for _, of_one in groupby(range(len(rows)), key=rows.__getitem__):
+        own = list(of_one)
+        for start in range(0, len(own), limit):
+            some = own[start : start + limit]
             if len(group) + len(some) > limit:
                 yield group
-                group = group[:0]
-            group = torch.cat([group, some])
-    if len(group):
+                group = []
+            group += some
+    if group:
         yield group
 
 

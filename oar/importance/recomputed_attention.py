@@ -4,6 +4,8 @@ Two ways to the same numbers. Both take queries (N, heads, W, D) of N counterfac
 key-value heads, and give (N, heads, W, D).
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +22,12 @@ _SPARE = 8  # dimensions added to a head; kernels like multiples of 8
 class Recomputation:
     """N counterfactuals over the rows of a clean forward.
 
-    rows (N,): whose completion; embeddings (N, W, H): the new input; positions (N, W): where it stands, ascending;
+    rows: whose completion, N numbers; embeddings (N, W, H): the new input; positions (N, W): where it stands, ascending;
     valid (N, W): False for padding at the right; read (N, K): columns of W that are read; unseen (N,): a position that no
     later position attends to (the attention knock-out), or None.
     """
 
-    rows: Tensor
+    rows: Sequence[int]
     embeddings: Tensor
     positions: Tensor
     valid: Tensor
@@ -58,8 +60,9 @@ class CopiedKeys:
     """
 
     def __init__(self, clean: CleanKeys, job: Recomputation) -> None:
-        self.layers, self.rows, self.read = clean.layers, job.rows, job.read
+        self.layers, self.read = clean.layers, job.read
         positions, spare, unseen = job.positions, clean.spare, job.unseen
+        self.rows = torch.tensor(job.rows, device=positions.device)
         self._where = torch.where(job.valid, positions, spare)
         key = torch.arange(spare + 1, device=positions.device)
         # Column 0 is seen by all: a padded query must see something, and position 0 is before every other.
@@ -100,13 +103,12 @@ class SharedKeys:
         self.layers, self.read = clean.layers, job.read
         positions, spare, unseen = job.positions, clean.spare, job.unseen
         count, width = positions.shape
-        # Counterfactual n is the `slot[n]`-th of those of its completion; a completion with fewer has slots to spare.
-        self.completions, which, counts = job.rows.unique(return_inverse=True, return_counts=True)
-        order = which.argsort(stable=True)
-        slot = torch.empty_like(order)
-        slot[order] = torch.arange(count, device=order.device) - (counts.cumsum(0) - counts)[which[order]]
-        self._slots = int(counts.max())
-        self._place = which * self._slots + slot
+        # Each counterfactual has the next slot of its completion; a completion with fewer has slots to spare.
+        counts = Counter(job.rows)
+        self._slots = max(counts.values())
+        slots = {row: iter(range(at * self._slots, (at + 1) * self._slots)) for at, row in enumerate(counts)}
+        self.completions = torch.tensor(list(counts), device=positions.device)
+        self._place = torch.tensor([next(slots[row]) for row in job.rows], device=positions.device)
 
         where = torch.where(job.valid, positions, spare)
         recomputed = torch.zeros(count, spare + 1, dtype=torch.bool, device=positions.device).scatter_(1, where, True)

@@ -35,7 +35,7 @@ def _uniform_draws(inputs: CreditInputs, clean: CleanPass) -> Tensor:
     width = inputs.batch.completion_mask.shape[1]
     lengths = inputs.batch.completion_lengths[clean.completions].tolist()
     draws = torch.zeros(len(lengths), width)
-    for row, (seed, length) in enumerate(zip(inputs.seeds[clean.completions].tolist(), lengths, strict=True)):
+    for row, (seed, length) in enumerate(zip(clean.seeds, lengths, strict=True)):
         draws[row, :length] = torch.rand(length, generator=generator(seed, "replacement"))
     return draws.to(clean.completions.device)
 

@@ -196,7 +196,7 @@ class OARGRPOTrainer(GRPOTrainer):
                         some,
                         probe,
                         self._scores(policy, some, rows, output),
-                        torch.tensor([derive_seed(cfg.seed, "credit", step, row) for row in rows.tolist()]),
+                        [derive_seed(cfg.seed, "credit", step, row) for row in rows.tolist()],
                     ),
                     advantages[rows],
                     self.estimator,

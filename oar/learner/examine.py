@@ -138,5 +138,5 @@ def _truth(graded: GradedBatch, rows: Tensor) -> Truth:
     )
 
 
-def _seeds(seed: int, places: Iterable[int]) -> Tensor:
-    return torch.tensor([derive_seed(seed, "examine", place) for place in places])
+def _seeds(seed: int, places: Iterable[int]) -> list[int]:
+    return [derive_seed(seed, "examine", place) for place in places]

@@ -90,7 +90,7 @@ def model_signals(
         batch,
         make_probe(probe.name, conclude, step=step - 1, warmup_steps=probe.warmup_steps),
         scores,
-        torch.tensor([derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples]),
+        [derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
         {name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
     )
     found = [_method_signal(name, method, inputs, settings, source) for name, method in methods.items()]

@@ -142,7 +142,7 @@ class Learner:
                     warmup_steps=self.cfg.probe.warmup_steps,
                 ),
                 scores,
-                torch.tensor([derive_seed(self.cfg.seed, "credit", self.step, row) for row in rows.tolist()]),
+                [derive_seed(self.cfg.seed, "credit", self.step, row) for row in rows.tolist()],
                 {name: mark[rows] for name, mark in graded.marks.items()},
             )
             credit = assign_credit(

@@ -54,7 +54,7 @@ def inputs(seed=0, rows=4, longest=12):
     entropy = torch.rand(batch.completion_mask.shape, generator=chance) * batch.completion_mask
     marks = {"causal": torch.rand(batch.completion_mask.shape, generator=chance) < 0.5}
     scores = Scores(-entropy, entropy)
-    return CreditInputs(tiny_model(), batch, AnswerMeanProbe(), scores, 1000 + torch.arange(rows), marks)
+    return CreditInputs(tiny_model(), batch, AnswerMeanProbe(), scores, range(1000, 1000 + rows), marks)
 
 
 def emptied(given, row):
@@ -98,7 +98,7 @@ def test_a_completion_gets_the_same_in_any_batch_and_whatever_was_drawn_before(n
 @pytest.mark.parametrize("name", ["random", "shuffled"])
 def test_chance_follows_the_seed_of_the_completion(name):
     given = inputs(longest=30)
-    other = replace(given, seeds=given.seeds + torch.tensor([0, 1, 1, 1]))
+    other = replace(given, seeds=[given.seeds[0], *(seed + 1 for seed in given.seeds[1:])])
     one, two = CONTROLS[name](given), CONTROLS[name](other)
     assert torch.equal(one[0], two[0])
     assert not torch.equal(one[1:], two[1:])
@@ -107,7 +107,7 @@ def test_chance_follows_the_seed_of_the_completion(name):
 def test_completions_draw_apart():
     """The same completion twice: only the seeds differ."""
     given = inputs(longest=30).rows(torch.tensor([1, 1]))
-    given = replace(given, seeds=torch.tensor([1, 2]))
+    given = replace(given, seeds=[1, 2])
     assert given.batch.reasoning_mask[0].sum() > 4
     for name in ("random", "shuffled"):
         importance = CONTROLS[name](given)
@@ -147,7 +147,7 @@ def test_shuffled_goes_to_every_place_alike():
     """Where the largest value lands, over many seeds: no place is missed and none preferred."""
     given = inputs(longest=8)
     row = int((given.batch.reasoning_mask.sum(dim=1) >= 4).nonzero()[0])
-    many = replace(given.rows(torch.full((4000,), row)), seeds=torch.arange(4000))
+    many = replace(given.rows(torch.full((4000,), row)), seeds=range(4000))
     count = int(many.batch.reasoning_mask[0].sum())
     places = ShuffledImportance(Fixed())(many)[:, :count].argmax(dim=1).bincount(minlength=count)
     assert len(places) == count

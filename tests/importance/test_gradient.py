@@ -51,7 +51,7 @@ def test_oar_g_equals_finite_differences(name, keep_graph):
     found = GradientImportance(noise_std=0.05)(inputs)
     for row in range(2):
         completion = Completion(model, batch, row, name)
-        noise = 0.05 * torch.randn(1, completion.count, 32, generator=generator(int(inputs.seeds[row]), "noise"))
+        noise = 0.05 * torch.randn(1, completion.count, 32, generator=generator(inputs.seeds[row], "noise"))
         noisy = completion.embeds.clone()
         noisy[0, completion.start : completion.start + completion.count] += noise[0]
         clean = completion.outcome(completion.embeds)

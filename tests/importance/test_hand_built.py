@@ -100,7 +100,7 @@ def completions(seed: int, rows: int = 6) -> tuple[CompletionBatch, Tensor]:
 def inputs(model: Qwen2ForCausalLM, batch: CompletionBatch, probe: str) -> CreditInputs:
     with torch.no_grad():
         scores = score_completions(model, batch, temperature=1.0)
-    return CreditInputs(model, batch, PROBES[probe], scores, torch.arange(len(batch)))
+    return CreditInputs(model, batch, PROBES[probe], scores, range(len(batch)))
 
 
 def per_completion(metric, importance: Tensor, marks: Tensor, batch: CompletionBatch) -> list[float]:

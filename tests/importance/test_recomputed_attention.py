@@ -11,7 +11,7 @@ COUNT, HEADS, KV_HEADS, SIZE, LENGTH = 3, 4, 2, 8, 12
 POSITIONS = torch.tensor([[3, 4, 5, 9, 10], [4, 5, 9, 10, 0], [8, 9, 10, 0, 0]])
 VALID = torch.tensor([[True] * 5, [True] * 4 + [False], [True] * 3 + [False] * 2])
 READ = torch.tensor([[3, 4], [2, 3], [1, 2]])
-ROWS = torch.tensor([1, 0, 1])  # two completions, and one of them has more counterfactuals
+ROWS = (1, 0, 1)  # two completions, and one of them has more counterfactuals
 
 
 def states(*shape, seed, scale=1.0):

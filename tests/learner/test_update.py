@@ -256,7 +256,7 @@ def test_one_forward_serves_credit_and_loss(name):
 
     def look_into(data):
         def look(rows, scores):
-            inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows)
+            inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows.tolist())
             credit = assign_credit(inputs, advantages[rows], ESTIMATORS[name], gate)
             data.old_logprobs[rows] = scores.logprobs.detach()
             data.token_advantages[rows] = credit.token_advantages
@@ -288,7 +288,7 @@ def test_layers_that_run_again_give_the_same_gradient(name):
 
         def look(rows, scores):
             before = len(runs)
-            inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows)
+            inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows.tolist())
             credit = assign_credit(inputs, advantages[rows], ESTIMATORS[name], gate)
             credited.append(len(runs) - before)
             del runs[before:]

@@ -54,7 +54,7 @@ def is_refused(func: Operator, args: Sequence[Any], kwargs: Mapping[str, Any], o
     if len(set(map(on_gpu, tensors))) < 2:
         return False
     written = {id(one) for one in _written(func, args, kwargs)}
-    numbers = torch.Tag.pointwise in func.tags or func.name().startswith("aten::_foreach")
+    numbers = torch.Tag.pointwise in func.tags or packet is _aten.fill_ or func.name().startswith("aten::_foreach")
     return any(not on_gpu(one) and not (numbers and one.dim() == 0 and id(one) not in written) for one in tensors)
 
 

@@ -60,6 +60,7 @@ ALLOWED: dict[str, Callable[[Tensor, Tensor], object]] = {
     "number of the CPU": lambda there, here: there * here[0, 1] + 2.0,
     "index on the CPU": lambda there, here: there[rows("cpu")],
     "write at an index on the CPU": lambda there, here: there.__setitem__(rows("cpu"), 1.0),
+    "fill": lambda there, here: there.__setitem__((..., 0), 1.0),
     "copy": lambda there, here: (there.copy_(here), here.copy_(there)),
     "through the CPU": lambda there, here: there.cpu() + here,
     "made beside": lambda there, here: there + there.new_ones(4) + torch.zeros_like(there),

@@ -130,7 +130,7 @@ def test_the_table_by_hand() -> None:
     counts = given.batch.reasoning_mask.sum(dim=1).tolist()
     importance, weights = {}, {}
     for name, kind in KINDS.items():
-        seeds = given.seeds + name.endswith("_again")
+        seeds = [seed + name.endswith("_again") for seed in given.seeds]
         values = PerturbationImportance(kind)(CreditInputs(given.model, given.batch, given.probe, given.scores, seeds))
         gate = bilevel_weights(values, given.batch.reasoning_mask, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
         importance[name] = by_completion(values, given.batch.reasoning_mask)

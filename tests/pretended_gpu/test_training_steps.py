@@ -1,0 +1,46 @@
+"""No operation of a training step mixes devices: every method, and every option that changes which operations there are."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.learner.on_ranks import start_model
+from tests.pretended_gpu.steps import METHODS, choices, trained
+
+OPTIONS = {
+    "gating.threshold=absolute": ["method=entropy", "method.times_surprisal=true"],
+    "model.lora={r: 4, alpha: 8, targets: [q_proj, up_proj]}": ["method=oar_gn", "counterfactual=knockout"],
+    "learner.kl_coef=0.1": ["method=oar_p", "learner.ratio_level=sequence"],
+    "learner.updates_per_rollout=2": [
+        "learner.batch_size=8",
+        "method=oar_g",
+        "learner.sampler_correction_cap=2",
+        "learner.overlong=mask",
+    ],
+    "learner.activation_checkpointing=true": ["method=oar_gn", "learner.aggregation=token_mean"],
+    "learner.overlong=soft_penalty": ["method=oar_p_budget", "probe=as_joint", "learner.aggregation=constant"],
+    "learner.max_refills=1": ["method=grpo", "rollout.max_staleness=1", "learner.sampler_correction_cap=2"],
+}
+GROUPS = ("counterfactual", "probe", "gating")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return start_model(tmp_path_factory.mktemp("pretended"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods(method: str, start: Path) -> None:
+    trained(start, f"method={method}")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options(option: str, start: Path) -> None:
+    trained(start, option, *OPTIONS[option])
+
+
+@pytest.mark.parametrize("number", range(max(len(choices(group)) for group in GROUPS)))
+def test_every_choice_of_these_groups(number: int, start: Path) -> None:
+    """The first of each together, then the second of each: what one group changes does not depend on another."""
+    chosen = (f"{group}={choices(group)[number % len(choices(group))]}" for group in GROUPS)
+    trained(start, "method=oar_p_routes", *chosen)
