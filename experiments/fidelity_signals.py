@@ -79,7 +79,7 @@ def _noisy_gradient(inputs: CreditInputs, clean: CleanPass, noise_std: float) ->
     noisy.requires_grad_()
     with torch.enable_grad():
         own = packing.at(noisy, *packing.tokens())  # the forward may hold other completions too
-        forward = run_forward(inputs.model, own, Packing.of(packing.lengths))
+        forward = run_forward(inputs.model, own, Packing.of(packing.lengths, own.device))
         logits = read_logits(inputs.model, forward, shown.read_positions)
         changed = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
         (gradient,) = torch.autograd.grad(inputs.probe.divergence(clean.outcome.detach(), changed).sum(), noisy)

@@ -6,6 +6,7 @@ was given is kept as it passes: no model's code is changed or repeated for it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -20,25 +21,26 @@ _LAYERS = {"full_attention", "sliding_attention"}
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where R sequences stand in a row of N tokens: starts (R,), lengths (R,)."""
+    """Where R sequences stand in a row of N tokens: starts (R,), and how long they are, which the CPU must know too."""
 
     starts: Tensor
-    lengths: Tensor
+    lengths: Sequence[int]
 
     @classmethod
-    def of(cls, lengths: Tensor) -> "Packing":
+    def of(cls, lengths: Sequence[int], device: torch.device) -> "Packing":
         """One behind another."""
-        return cls(lengths.cumsum(0) - lengths, lengths)
+        return cls(torch.tensor([0, *accumulate(lengths)][:-1], device=device), lengths)
 
     def rows(self, index: Tensor) -> "Packing":
         """Some of the sequences; they stay where they stand."""
-        return Packing(self.starts[index], self.lengths[index])
+        return Packing(self.starts[index], [self.lengths[row] for row in index.tolist()])
 
     def tokens(self) -> tuple[Tensor, Tensor]:
         """The sequence of each of their tokens, one sequence behind another, and its position there."""
-        row = torch.arange(len(self.lengths), device=self.lengths.device).repeat_interleave(self.lengths)
-        before = self.lengths.cumsum(0) - self.lengths
-        return row, torch.arange(len(row), device=row.device) - before[row]
+        lengths, device = torch.tensor(self.lengths), self.starts.device
+        row = torch.arange(len(lengths)).repeat_interleave(lengths)
+        position = torch.arange(len(row)) - (lengths.cumsum(0) - lengths)[row]
+        return row.to(device), position.to(device)
 
     def at(self, states: Tensor, row: Tensor, position: Tensor) -> Tensor:
         """`states` (N, ...) of sequences `row` at `position`, shaped alike; behind a sequence's end stands nothing of use."""
@@ -92,7 +94,7 @@ def run_packed(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> 
             "attn_implementation='sdpa', or take another."
         )
     _, position = packing.tokens()
-    sequences = PackedSequences(packing.lengths.tolist())
+    sequences = PackedSequences(packing.lengths)
     with AttentionNamed(model, _ATTENTION):
         hidden = model.base_model(
             inputs_embeds=embeddings[None], position_ids=position[None], use_cache=False, packed=sequences

@@ -54,7 +54,7 @@ class Scores:
 
 def pack(input_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Packing]:
     """The token ids (N,) of rows (R, L) that are padded at the right, without the padding, and where they stand."""
-    packing = Packing.of(lengths)
+    packing = Packing.of(lengths.tolist(), lengths.device)
     return input_ids[packing.tokens()], packing
 
 

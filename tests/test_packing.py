@@ -58,7 +58,7 @@ def test_no_sequence_sees_another():
 
 
 def test_places_by_hand():
-    packing = Packing.of(torch.tensor([2, 3]))
+    packing = Packing.of([2, 3], torch.device("cpu"))
     states = torch.arange(5.0)
     assert [one.tolist() for one in packing.tokens()] == [[0, 0, 1, 1, 1], [0, 1, 0, 1, 2]]
     assert packing.at(states, torch.tensor([1, 0]), torch.tensor([2, 1])).tolist() == [4.0, 1.0]

@@ -131,7 +131,7 @@ def test_activations_are_what_autograd_keeps(dtype, size, intermediate):
 
         embeddings = model.get_input_embeddings()(torch.zeros(96, dtype=torch.long))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            kept.forward = run_forward(model, embeddings, Packing.of(torch.tensor([96])))
+            kept.forward = run_forward(model, embeddings, Packing.of([96], embeddings.device))
         return sum(storage.nbytes() for storage in storages.values())
 
     sizes = small(intermediate_size=intermediate)[1]

@@ -5,6 +5,7 @@ credit assignment; the marks are the ceiling of what any signal could reach.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -39,11 +40,12 @@ class RandomImportance:
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in [0, 1)."""
         mask = inputs.batch.reasoning_mask
-        importance = torch.zeros(mask.shape, device=mask.device)
         # As many draws as there are tokens, so that the width of the batch changes none of them.
-        for row, (seed, count) in enumerate(zip(inputs.seeds, mask.sum(dim=1).tolist(), strict=True)):
-            importance[row, mask[row]] = torch.rand(count, generator=generator(seed, "random")).to(mask.device)
-        return importance
+        draws = [
+            torch.rand(count, generator=generator(seed, "random"))
+            for seed, count in zip(inputs.seeds, mask.sum(dim=1).tolist(), strict=True)
+        ]
+        return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, torch.cat(draws).to(mask.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,13 @@ class ShuffledImportance:
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in the unit of the other estimator."""
         mask, importance = inputs.batch.reasoning_mask, self.of(inputs)
-        shuffled = torch.zeros_like(importance)
-        for row, (seed, count) in enumerate(zip(inputs.seeds, mask.sum(dim=1).tolist(), strict=True)):
-            order = torch.randperm(count, generator=generator(seed, "shuffle")).to(mask.device)
-            shuffled[row, mask[row]] = importance[row, mask[row]][order]
-        return shuffled
+        counts = mask.sum(dim=1).tolist()
+        order = [
+            before + torch.randperm(count, generator=generator(seed, "shuffle"))
+            for seed, count, before in zip(inputs.seeds, counts, accumulate([0, *counts[:-1]]), strict=True)
+        ]
+        shuffled = importance[mask][torch.cat(order).to(mask.device)]
+        return torch.zeros_like(importance).masked_scatter(mask, shuffled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 from oar.errors import DataError
 from oar.importance.recomputed_attention import (
@@ -26,7 +26,9 @@ from oar.importance.recomputed_attention import (
 )
 from oar.packing import AttentionNamed
 
-_ATTENTION = "oar_recomputation"
+_ATTENTION = (
+    "oar_recomputation"  # no mask is registered for it, so transformers makes none, and need not look at positions
+)
 _NARROW = 32  # columns; measured at 256 tokens: 16 are faster shared, 64 and more faster copied
 
 
@@ -88,12 +90,7 @@ def _recomputed_attention(
     return (spread_columns(output, recomputation.read, width) if is_last else output), None
 
 
-def _no_mask(*args: Any, **options: Any) -> None:
-    """The recomputation brings its own."""
-
-
 AttentionInterface.register(_ATTENTION, _recomputed_attention)
-AttentionMaskInterface.register(_ATTENTION, _no_mask)
 
 
 def _last_projections(model: PreTrainedModel) -> tuple[nn.Module, ...]:

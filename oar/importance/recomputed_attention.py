@@ -43,7 +43,7 @@ class CleanKeys:
 
     def __init__(self, forward: Forward, dtype: torch.dtype | None = None) -> None:
         packing = forward.packing
-        self.spare = int(packing.lengths.max())
+        self.spare = max(packing.lengths)
         self.layers = [
             (
                 packing.padded(layer.key, self.spare + 1).to(dtype or layer.key.dtype),

@@ -22,7 +22,7 @@ def strongest_routes(clean: CleanPass, count: int, first: Tensor, end: Tensor, m
     clean forward's queries and keys is needed.
     """
     shown, packing = clean.shown, clean.forward.packing
-    rows, length = len(packing.lengths), int(packing.lengths.max())
+    rows, length = len(packing.lengths), max(packing.lengths)
     layers = [
         _Layer(packing.padded(layer.query, length), packing.padded(layer.key, length), layer.scaling)
         for layer in clean.forward.layers
@@ -65,8 +65,9 @@ def _rolled_back(layer: _Layer, reach: Tensor, block: int) -> tuple[Tensor, Tens
     rows, heads, length, _ = layer.query.shape
     log_sums, earlier = torch.empty(rows, heads, length, device=reach.device), reach.clone()
     position = torch.arange(length, device=reach.device)
-    for some in position.split(block):
-        seen = int(some[-1]) + 1
+    for start in range(0, length, block):
+        seen = min(start + block, length)
+        some = position[start:seen]
         weights = _scores(layer.query[:, :, some], layer.key[:, :, :seen], layer.scaling)
         weights.masked_fill_(position[:seen] > some[:, None], -torch.inf)
         largest = weights.amax(dim=-1, keepdim=True)

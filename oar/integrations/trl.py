@@ -5,7 +5,6 @@ and the loss is given token advantages (B, T) in place of advantages (B,), which
 """
 
 import inspect
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -30,6 +29,7 @@ from oar.importance import (
     UniformImportance,
 )
 from oar.integrations.methods import estimator_named, gating_named
+from oar.learner.clock import Clock
 from oar.learner.gate import make_gate
 from oar.probes import make_probe
 from oar.scoring import Scores, score_completions
@@ -148,12 +148,13 @@ class OARGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.model.training:  # the completions of an evaluation are drawn for their rewards
-            started = time.perf_counter()
-            batch, advantages = self.completion_batch(output), output["advantages"]
-            weights = self.token_weights(batch, advantages, output)
-            output["advantages"] = advantages[:, None].repeat(1, output["completion_ids"].shape[1])
-            output["advantages"][:, : weights.shape[1]] *= weights
-            self._note(batch, advantages, weights, time.perf_counter() - started)
+            clock = Clock(self.model.device)
+            with clock("credit"):
+                batch, advantages = self.completion_batch(output), output["advantages"]
+                weights = self.token_weights(batch, advantages, output)
+                output["advantages"] = advantages[:, None].repeat(1, output["completion_ids"].shape[1])
+                output["advantages"][:, : weights.shape[1]] *= weights
+            self._note(batch, advantages, weights, clock.seconds()["credit"])
         return output
 
     def completion_batch(self, output: Mapping[str, Any]) -> CompletionBatch:

@@ -80,7 +80,7 @@ class Learner:
 
         `steady` runs what needs the engine, and repeats it where the engine is lost and comes back (oar/learner/recovery.py).
         """
-        cfg, clock = self.cfg.learner, Clock()
+        cfg, clock = self.cfg.learner, Clock(self.model.device)
         self.gate = make_gate(self.cfg.gating)  # one of released_drift remembers the completions of its step
         drawn = steady(partial(self.groups.take, self.step, clock))
         with clock("grading"):

@@ -100,7 +100,7 @@ def accumulate_gradient(
     mask = data.loss_mask[index]
     scale = torch.zeros_like(data.old_logprobs)
     scale[index] = loss_scale(mask, cfg.aggregation, max_completion_length)
-    totals = {"loss": 0.0, "clipped": 0.0, "approx_kl": 0.0}
+    totals = torch.zeros(3, dtype=torch.float64, device=scale.device)  # read at the end: each read waits for a GPU
     micro_batches = data.batch.micro_batches(index[data.contributing(reference)[index]], cfg.micro_batch_tokens)
     own = micro_batches[ranks.rank :: ranks.count]
     for rows in own:
@@ -129,15 +129,13 @@ def accumulate_gradient(
             kl_coef=cfg.kl_coef,
         )
         loss.backward()
-        totals["loss"] += float(loss.detach())
-        for name, value in sums.items():
-            totals[name] += float(value)
+        totals += torch.stack([loss.detach(), sums["clipped"], sums["approx_kl"]])
     if len(own) < len(micro_batches[:: ranks.count]):
         # Another rank has one micro-batch more, and each backward pass sums the gradients of all: this rank adds zeros.
         spare = score_completions(
             model, data.batch.rows(micro_batches[-1][-1:]), temperature=temperature
         )  # a short one
         (0.0 * spare.logprobs.sum()).backward()
-    loss, clipped, approx_kl = ranks.total(torch.tensor(list(totals.values()), dtype=torch.float64)).tolist()
+    loss, clipped, approx_kl = ranks.total(totals.cpu()).tolist()
     tokens = max(1.0, float(mask.sum()))
     return {"train/loss": loss, "train/clip_fraction": clipped / tokens, "train/approx_kl": approx_kl / tokens}

@@ -41,25 +41,35 @@ def plan(cfg, condition="default"):
         return planned(cfg, cfg.conditions[condition])
 
 
-@pytest.fixture(scope="module")
-def drawn():
-    """An untaught model with demonstrations as its completions: 4 problems x 4, with filler, some answers made wrong."""
-    arms = plan(config())
-    settings = arms["grpo"]
-    settings = replace(settings, learner=replace(settings.learner, num_generations=4, micro_batch_tokens=300))
-    tokenizer = build_tokenizer(1024)
-    task, model = Task(tokenizer, "####"), build_model(TeachConfig(hidden_size=32, num_layers=1), tokenizer).eval()
+def demonstrations(task, device):
+    """Demonstrations as completions: 4 problems x 4, with filler, some answers made wrong, graded."""
     problems, groups = [], []
     for index in range(4):
         made = training_problem(make_tiers(filler=2), TEACHING_STREAM, 0, index)
         texts = [demonstration(made, Random(10 * index + copy)) for copy in range(4)]
         texts[0] = texts[0] + " 1"  # another number than the answer
         texts[1] = texts[1].partition("####")[0].strip()  # no answer at all
-        ids = [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in texts]
+        ids = [[*task.tokenizer.encode(text, add_special_tokens=False), task.tokenizer.eos_token_id] for text in texts]
         prompt = tuple(task.encode_prompt(made.problem))
         problems.append(made.problem)
         groups.append([Rollout(prompt, tuple(one), (0.0,) * len(one), 0, "stop") for one in ids])
-    graded = grade_rollouts(problems, groups, task, torch.device("cpu"))
+    return grade_rollouts(problems, groups, task, device)
+
+
+def small(settings):
+    return replace(settings, learner=replace(settings.learner, num_generations=4, micro_batch_tokens=300))
+
+
+def untaught(tokenizer):
+    return build_model(TeachConfig(hidden_size=32, num_layers=1), tokenizer).eval()
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """An untaught model with demonstrations as its completions."""
+    arms, tokenizer = plan(config()), build_tokenizer(1024)
+    settings, task, model = small(arms["grpo"]), Task(tokenizer, "####"), untaught(tokenizer)
+    graded = demonstrations(task, torch.device("cpu"))
     return settings, arms, task, model, graded, score_batch(model, graded.batch, settings)
 
 

@@ -32,7 +32,7 @@ def given(scale, dtype):
 def attend(kind, layers, query, key, value, *, unseen, only_read):
     # The keys and values themselves take the place of the forward they come from.
     layers = [Attended(query, *(one.transpose(0, 1).flatten(1, 2) for one in layer), SIZE**-0.5) for layer in layers]
-    clean = CleanKeys(Forward(query, query, layers, Packing.of(torch.tensor([LENGTH, LENGTH]))))
+    clean = CleanKeys(Forward(query, query, layers, Packing.of([LENGTH, LENGTH], query.device)))
     embeddings = query.new_zeros(COUNT, POSITIONS.shape[1], 1)
     attention = kind(clean, Recomputation(ROWS, embeddings, POSITIONS, VALID, READ, unseen))
     query = at_columns(query, READ, 2) if only_read else query

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -24,20 +24,35 @@ ROOT = Path(__file__).parents[2]
 GPU, CPU = torch.device("cuda:0"), torch.device("cpu")
 
 
-class PretendedGpu:
-    """What is on the GPU, and what went between it and the CPU: each by its kind and the line of this repository.
+class Spot(NamedTuple):
+    """A line of this repository, and the function that it is in."""
 
-    waits: the CPU waited for the GPU to have done all it was given; uploads: copies from the CPU to the GPU;
-    synchronised: calls of `torch.cuda.synchronize`.
+    path: str
+    function: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+class PretendedGpu:
+    """What is on the GPU, and what went between it and the CPU.
+
+    waits: by kind and line, the CPU waited for the GPU to have done all it was given; uploads: by line, copies from the CPU to
+    the GPU; synchronised: calls of `torch.cuda.synchronize`.
     """
 
     def __init__(self) -> None:
-        self.waits: Counter[tuple[str, str]] = Counter()
-        self.uploads: Counter[str] = Counter()
-        self.synchronised = 0
+        self.forget()
         # A weak reference keeps the address of its storage from being used again.
         self._marked: dict[int, StorageWeakRef] = {}
         self.functions = _Functions(self)
+
+    def forget(self) -> None:
+        """Count anew."""
+        self.waits: Counter[tuple[str, Spot]] = Counter()
+        self.uploads: Counter[Spot] = Counter()
+        self.synchronised = 0
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether the tensor is on the GPU."""
@@ -102,7 +117,7 @@ class _Functions(TorchFunctionMode):
         if func in (torch.tensor, torch.as_tensor):
             return self._tensor(func, *args, **kwargs)
         device = kwargs.get("device")
-        if device is not None:
+        if device is not None and _is_gpu(device):
             kwargs["device"] = CPU
         with self.running(device, (args, kwargs)):
             return func(*args, **kwargs)
@@ -122,12 +137,15 @@ class _Functions(TorchFunctionMode):
         return _is_gpu(device) if device is not None else any(map(self._gpu.holds, tensors_of(arguments)))
 
     def _tensor(self, make: Callable[..., Tensor], data: Any, *, device: object = None, **kwargs: Any) -> Tensor:
+        to_gpu = _is_gpu(device) if device is not None else isinstance(data, Tensor) and self._gpu.holds(data)
+        if device is not None and not to_gpu:
+            kwargs["device"] = device  # there is `meta` as well
         with self.running(None, data if isinstance(data, Tensor) else None):
             found = make(data, **kwargs)
         if not isinstance(data, Tensor):
             for _ in filter(self._gpu.holds, tensors_of(data)):
                 self._gpu.wait("item")  # a list of tensors is read one by one
-        return found if device is None else self._gpu.moved(found, _is_gpu(device))
+        return self._gpu.moved(found, to_gpu)
 
 
 def _methods(gpu: PretendedGpu) -> dict[str, Any]:
@@ -143,7 +161,7 @@ def _methods(gpu: PretendedGpu) -> dict[str, Any]:
 
         return call
 
-    move, read, deepcopy = own("to"), own("tolist"), own("__deepcopy__")
+    move, read, deepcopy, own_device = own("to"), own("tolist"), own("__deepcopy__"), Tensor.device.__get__
 
     def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         to_gpu = gpu.holds(tensor)
@@ -154,7 +172,8 @@ def _methods(gpu: PretendedGpu) -> dict[str, Any]:
             rest = [first, *rest]
         elif first is not None:
             to_gpu = _is_gpu(first)
-        return gpu.moved(move(tensor, CPU, *rest, **kwargs), to_gpu)
+        target = first if isinstance(first, str | torch.device) and not to_gpu else None
+        return gpu.moved(move(tensor, target, *rest, **kwargs), to_gpu)
 
     def tolist(tensor: Tensor) -> Any:
         if gpu.holds(tensor):
@@ -177,9 +196,9 @@ def _methods(gpu: PretendedGpu) -> dict[str, Any]:
         return copy
 
     return {
-        "device": property(lambda tensor: GPU if gpu.holds(tensor) else CPU),
+        "device": property(lambda tensor: GPU if gpu.holds(tensor) else own_device(tensor)),
         "is_cuda": property(gpu.holds),
-        "is_cpu": property(lambda tensor: not gpu.holds(tensor)),
+        "is_cpu": property(lambda tensor: tensor.device.type == "cpu"),
         "get_device": lambda tensor: 0 if gpu.holds(tensor) else -1,
         "cuda": lambda tensor, *_, **__: gpu.moved(tensor, True),
         "cpu": lambda tensor, *_, **__: gpu.moved(tensor, False),
@@ -260,16 +279,16 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         yield gpu
 
 
-def line() -> str:
+def line() -> Spot:
     """The innermost running line of this repository's code: of the package or an experiment, else of a test."""
     frame, found = sys._getframe(1), []
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(ROOT) and path != Path(__file__):
-            found.append(f"{path.relative_to(ROOT)}:{frame.f_lineno}")
+            found.append(Spot(str(path.relative_to(ROOT)), frame.f_code.co_qualname, frame.f_lineno))
         frame = frame.f_back
-    own = [one for one in found if one.startswith(("oar/", "experiments/"))]
-    return (own or [one for one in found if one.startswith("tests/")] or ["?"])[0]
+    places = ("oar/", "experiments/", "tests/")
+    return next((one for place in places for one in found if one.path.startswith(place)), Spot("?", "?", 0))
 
 
 def _is_gpu(device: object) -> bool:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import torch
+from omegaconf import OmegaConf
 
 from oar.learner.distributed import ALONE
 from tests.learner.on_ranks import config, learner_of
 from tests.pretended_gpu.modes import PretendedGpu, pretended_gpu
-from tests.test_config import CONF
+from tests.test_config import CONF, composed
 
 
 def choices(group: str) -> list[str]:
@@ -16,17 +17,27 @@ def choices(group: str) -> list[str]:
 
 
 METHODS = choices("method")
+
+
+def in_many_forwards(method: str) -> list[str]:
+    """The method with a bound on what it recomputes at once that takes several forwards even here."""
+    estimator = composed(f"method={method}").method.estimator
+    bounds = (f"{of}max_tokens_per_forward" for of in ("", "of."))
+    return [f"method={method}", *(f"method.estimator.{key}=256" for key in bounds if OmegaConf.select(estimator, key))]
+
+
 SMALL = ["learner.batch_size=12", "learner.steps=2"]
 
 
 def trained(start: Path, *overrides: str) -> PretendedGpu:
-    """What two training steps from the model in `start` did: lt_logits is the probe of the first, as_mean of the second.
+    """Two training steps from the model in `start`, lt_logits the probe of the first; what was counted in the second.
 
     Raises MixedDevicesError where a GPU would have refused something.
     """
     with pretended_gpu() as gpu:
         learner = learner_of(config(*SMALL, *overrides), start, ALONE)
         assert learner.model.device == torch.device("cuda:0")
-        while learner.step < 2:
-            learner.training_step()
+        learner.training_step()
+        gpu.forget()
+        learner.training_step()
     return gpu

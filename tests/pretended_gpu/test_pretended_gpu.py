@@ -109,8 +109,8 @@ def test_reading_a_number_is_a_wait(call: Callable[[Tensor], object], gpu: Prete
     assert not gpu.waits
     call(there.sum())
     assert gpu.waits.total() == 1
-    ((_, line),) = gpu.waits
-    assert line.startswith(HERE)
+    ((_, spot),) = gpu.waits
+    assert (spot.path, spot.function) == (HERE, "test_reading_a_number_is_a_wait")
 
 
 @pytest.mark.parametrize(

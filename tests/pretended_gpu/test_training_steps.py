@@ -1,11 +1,15 @@
 """No operation of a training step mixes devices: every method, and every option that changes which operations there are."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from tests.learner.on_ranks import start_model
-from tests.pretended_gpu.steps import METHODS, choices, trained
+from oar.learner.distributed import ALONE
+from tests.learner.on_ranks import config, learner_of, start_model
+from tests.pretended_gpu import pretended_gpu
+from tests.pretended_gpu.steps import METHODS, SMALL, choices, in_many_forwards, trained
+from tests.pretended_gpu.sync_points import COMMAND, committed
 
 OPTIONS = {
     "gating.threshold=absolute": ["method=entropy", "method.times_surprisal=true"],
@@ -31,7 +35,22 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_methods(method: str, start: Path) -> None:
-    trained(start, f"method={method}")
+    """And the CPU waits no more often than docs/SYNC_POINTS.md says."""
+    found, (waits, uploads) = trained(start, *in_many_forwards(method)), committed()[method]
+    again = f"if that must be, run {COMMAND}; the lines: {found.waits.most_common()}"
+    assert found.waits.total() <= waits, again
+    assert found.uploads.total() <= uploads, again
+    assert found.synchronised > 10  # at both ends of each stage
+
+
+@pytest.mark.parametrize("method", ["grpo", "oar_p_routes"])
+def test_the_numbers_are_those_of_the_cpu(method: str, start: Path) -> None:
+    """What is pretended changes no arithmetic: it is the CPU's training step that was looked at."""
+    cfg, found = config(*SMALL, f"method={method}"), []
+    for place in (nullcontext(), pretended_gpu()):
+        with place:
+            found.append(learner_of(cfg, start, ALONE).training_step().metrics)
+    assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
