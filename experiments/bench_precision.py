@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pandas as pd
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -23,8 +22,8 @@ from transformers import PreTrainedModel
 from experiments.bench_update import EOS, FIRST_WORD, MARKER, PAD, made_up_model
 from oar.attribution import spearman
 from oar.batch import CompletionBatch, collate
-from oar.cli import explain_errors
 from oar.config import build, validated
+from oar.entry import entry
 from oar.errors import ConfigError
 from oar.files import atomic_path, write_text_atomic
 from oar.importance import CreditInputs, ImportanceEstimator
@@ -115,7 +114,7 @@ def importance(
     model: PreTrainedModel, batch: CompletionBatch, seed: int, signals: Mapping[str, ImportanceEstimator]
 ) -> dict[str, Tensor]:
     """(B, T) of each signal, from one forward, as in an update."""
-    seeds = torch.tensor([derive_seed(seed, "credit", row) for row in range(len(batch))])
+    seeds = [derive_seed(seed, "credit", row) for row in range(len(batch))]
     scores = score_completions(model, batch, temperature=1.0)
     inputs = CreditInputs(model, batch, AnswerMeanProbe(), scores, seeds)
     return {name: signal(inputs).cpu() for name, signal in signals.items()}
@@ -136,23 +135,22 @@ def page(found: pd.DataFrame, cfg: BenchPrecisionConfig, provenance: Mapping[str
     )
 
 
-@hydra.main(version_base=None, config_path="../conf", config_name="bench_precision")
+@entry
 def main(config: DictConfig) -> None:
     """Measure, write the files, print the page."""
-    with explain_errors():
-        started, git = datetime.now(UTC), git_state(ROOT)
-        cfg = validated(config, BenchPrecisionConfig)
-        signals = {name: build(f"signals.{name}", target) for name, target in cfg.signals.items()}
-        torch.set_num_threads(cfg.threads)
-        found = measured(cfg, signals, "cuda" if torch.cuda.is_available() else "cpu")
-        provenance = collect_provenance(asdict(cfg), started=started, git=git)
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        with atomic_path(folder / "precision.csv") as path:
-            found.to_csv(path, index=False, float_format="%.4f")
-        text = page(found, cfg, provenance)
-        write_text_atomic(folder / "precision.md", text)
-        write_text_atomic(folder / "provenance.json", json.dumps(provenance, indent=2) + "\n")
-        print(text)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    cfg = validated(config, BenchPrecisionConfig)
+    signals = {name: build(f"signals.{name}", target) for name, target in cfg.signals.items()}
+    torch.set_num_threads(cfg.threads)
+    found = measured(cfg, signals, "cuda" if torch.cuda.is_available() else "cpu")
+    provenance = collect_provenance(asdict(cfg), started=started, git=git)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with atomic_path(folder / "precision.csv") as path:
+        found.to_csv(path, index=False, float_format="%.4f")
+    text = page(found, cfg, provenance)
+    write_text_atomic(folder / "precision.md", text)
+    write_text_atomic(folder / "provenance.json", json.dumps(provenance, indent=2) + "\n")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -99,9 +99,7 @@ def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[T
 
     query, key, value = (states(heads, job.length, SIZE) for heads in (HEADS, KV_HEADS, KV_HEADS))
     empty = states(job.length, 1)
-    forward = Forward(
-        empty, empty, [Attended(query, key, value, SIZE**-0.5)], Packing.of(torch.tensor([job.length], device=DEVICE))
-    )
+    forward = Forward(empty, empty, [Attended(query, key, value, SIZE**-0.5)], Packing.of([job.length], DEVICE))
     tail = max(1, job.width - 5) if job.kind is SharedKeys else job.width - 1
     latest = job.length - tail - (job.width - tail)
     starts = torch.linspace(0, latest, job.count, device=DEVICE).long()
@@ -109,7 +107,7 @@ def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[T
     last = torch.arange(job.length - tail, job.length, device=DEVICE).expand(job.count, -1)
     positions = torch.cat([starts[:, None] + ahead, last], dim=1)
     asked = Recomputation(
-        rows=torch.zeros(job.count, dtype=torch.long, device=DEVICE),
+        rows=[0] * job.count,
         embeddings=states(job.count, job.width, 1),
         positions=positions,
         valid=torch.ones_like(positions, dtype=torch.bool),
