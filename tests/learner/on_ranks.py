@@ -39,6 +39,7 @@ ADAPTED = ("q_proj", "o_proj", "up_proj")
 RUNS = {
     "grpo": ["method=grpo"],
     "oar_g": ["method=oar_g"],
+    "oar_gn": ["method=oar_gn"],  # a gradient through the update's own graph, before its backward pass
     "oar_p": ["method=oar_p"],
     # Everything that changes which forwards run: no sharing of the update's forward, a reference, layers run again.
     "all else": [
