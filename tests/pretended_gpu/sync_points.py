@@ -19,7 +19,8 @@ COMPLETIONS = SMALL[0].split("=")[1]
 HEAD = f"""# Where the CPU waits for the GPU
 
 Made by `{COMMAND}`; a test holds every method to its numbers. Counted on a pretended GPU in one
-training step of {COMPLETIONS} completions of a few dozen tokens (probe `as_mean`), at most 256 tokens in a forward of the credit's own.
+training step of {COMPLETIONS} completions of a few dozen tokens (probe `as_mean`), with at most 256 tokens in a forward of the
+credit's own.
 
 - **waits**: the CPU needs to know what the GPU has not computed yet (`.item()`, `.tolist()`, a copy to the CPU, `nonzero`, a mask
   as an index), so the GPU runs out of work. One per micro-batch is cheap beside its forward, one per layer is not.
