@@ -1,0 +1,40 @@
+"""The table of bfloat16 against float32: what it refuses, and that a small one says what is so."""
+
+import pytest
+
+from experiments.bench_precision import BenchPrecisionConfig, measured, page
+from oar.config import build, validated
+from oar.errors import ConfigError
+from tests.test_config import composed
+
+SMALL = (
+    "architecture.hidden_size=64",
+    "architecture.num_hidden_layers=2",
+    "completions=2",
+    "reasoning_tokens=20",
+    "spreads=[0.016,1.0]",
+)
+
+
+def config(*overrides: str) -> BenchPrecisionConfig:
+    return validated(composed(*SMALL, *overrides, name="bench_precision"), BenchPrecisionConfig)
+
+
+def test_bad_values_are_refused() -> None:
+    with pytest.raises(ConfigError, match="completions must be 1 or more, but is 0"):
+        config("completions=0")
+    with pytest.raises(ConfigError, match="spreads must be numbers above 0"):
+        config("spreads=[]")
+
+
+def test_every_cell_is_measured_and_gradients_rank_as_in_float32() -> None:
+    cfg = config()
+    found = measured(cfg, {name: build(name, target) for name, target in cfg.signals.items()}, "cpu")
+    assert len(found) == 2 * len(cfg.signals) * 2
+    assert found["spearman"].between(-1, 1).all()
+    gradients = found[found["signal"].isin(["oar_g", "oar_g_relative", "oar_gn"])]
+    assert gradients["spearman"].min() > 0.95
+    provenance = {"versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2, "command": "python -m this"}
+    text = page(found, cfg, provenance)
+    mean = found[(found["spread"] == 1.0) & (found["signal"] == "oar_p")]["spearman"].mean()
+    assert f"| {mean:.3f} [" in text.split("| 1 |")[1]
