@@ -12,12 +12,14 @@ import torch
 
 from experiments.gpu_check import page
 from experiments.gpu_check.__main__ import RESULTS, chosen, main, origin, out_folder
+from experiments.gpu_check.findings import Findings, read
 from experiments.gpu_check.parts import methods
 from experiments.gpu_check.registry import PARTS, TOTAL_S
 from experiments.gpu_check.runner import Part, run_parts
 from experiments.gpu_check.settings import METHODS, train_config
 from oar.config import TrainConfig, build, validated
 from oar.errors import ConfigError
+from tests.pretended_gpu import pretended_gpu
 from tests.test_config import composed
 
 ROOT = Path(__file__).parents[2]
@@ -181,6 +183,19 @@ def test_settings_are_what_hydra_composes(method: str) -> None:
             assert asdict(getattr(ours, group)) == asdict(getattr(theirs, group)), (profile, group)
         assert ours.model.dtype == theirs.model.dtype
     assert len(ours.identity()) == 12
+
+
+def test_a_part_mixes_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own code on a pretended GPU, from the draw to the comparison."""
+    chosen = [one for one in methods.variants() if one.name in ("oar_p", "oar_g, noise of conf/")]
+    assert len(chosen) == 2
+    monkeypatch.setattr(methods, "variants", lambda: chosen)
+    monkeypatch.setattr(methods, "DEVICE", torch.device("cuda"))
+    with pretended_gpu():
+        methods.run(Findings(tmp_path / "methods.jsonl"))
+    found, _ = read(tmp_path / "methods.jsonl")
+    assert len(found) == 14
+    assert [finding for finding in found if not finding.holds] == []
 
 
 def test_every_choice_of_conf_is_compared_with_the_cpu() -> None:
