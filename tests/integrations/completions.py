@@ -71,7 +71,9 @@ def rewards() -> list[float | None]:
 
 def learnt_weights(*overrides: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Token weights and token advantages (8, T) that a real learner gives this batch."""
-    sizes = ["learner.batch_size=8", "learner.num_generations=4", "learner.micro_batch_tokens=80"]
+    longest = max(len(prompt) + len(encoded(text)) for text, prompt in zip(TEXTS, prompt_ids(), strict=True))
+    # As many tokens at a time as the trainer below: two rows, padded.
+    sizes = ["learner.batch_size=8", "learner.num_generations=4", f"learner.micro_batch_tokens={2 * longest}"]
     cfg = validated(composed(f"seed={SEED}", *sizes, *overrides), TrainConfig)
     learner = Learner(cfg, policy(), None, task(), None, None)  # type: ignore[arg-type]  # needs no engine for this
     learner.step = STEP
