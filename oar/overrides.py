@@ -1,7 +1,7 @@
 """What is wrong with overrides that Hydra refuses, in one sentence that says what was probably meant."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ def mistake(program: str, overrides: Sequence[str], error: Exception, *, multiru
                 "list, or -m before the overrides for a run with each value."
             )
         parsed.append(override)
-    with initialize_config_dir(str(CONF), version_base=None):
+    started = GlobalHydra.instance().is_initialized()  # within a program that runs already: Hydra starts only once
+    with nullcontext() if started else initialize_config_dir(str(CONF), version_base=None):
         known = _Known(program, parsed)
         for override in parsed:
             if wrong := known.wrong_choice(override) or known.wrong_key(override):

@@ -220,8 +220,9 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Operator, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
-            self._look(func, args, kwargs)
             given = tensors_of((args, kwargs))
+            if any(map(self._gpu.holds, given)):
+                self._look(func, args, kwargs)
             on_gpu, made = self._is_made_on_gpu(func, given, kwargs), func(*args, **kwargs)
             old = {one.untyped_storage()._cdata for one in given}
             for new in tensors_of(made):
@@ -283,9 +284,9 @@ def line() -> Spot:
     """The innermost running line of this repository's code: of the package or an experiment, else of a test."""
     frame, found = sys._getframe(1), []
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT) and path != Path(__file__):
-            found.append(Spot(str(path.relative_to(ROOT)), frame.f_code.co_qualname, frame.f_lineno))
+        path = frame.f_code.co_filename
+        if path.startswith(f"{ROOT}/") and path != __file__:
+            found.append(Spot(path.removeprefix(f"{ROOT}/"), frame.f_code.co_qualname, frame.f_lineno))
         frame = frame.f_back
     places = ("oar/", "experiments/", "tests/")
     return next((one for place in places for one in found if one.path.startswith(place)), Spot("?", "?", 0))

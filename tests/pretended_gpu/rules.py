@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 OnGpu = Callable[[Tensor], bool]
 Operator = torch._ops.OpOverload
@@ -32,8 +31,14 @@ class MixedDevicesError(RuntimeError):
 
 
 def tensors_of(arguments: Any) -> list[Tensor]:
-    """All tensors of an operator's arguments or results."""
-    return [one for one in tree_leaves(arguments) if isinstance(one, Tensor)]
+    """All tensors of a function's arguments or results."""
+    if isinstance(arguments, Tensor):
+        return [arguments]
+    if isinstance(arguments, dict):
+        arguments = arguments.values()
+    elif not isinstance(arguments, list | tuple):
+        return []
+    return [found for one in arguments for found in tensors_of(one)]
 
 
 def is_refused(func: Operator, args: Sequence[Any], kwargs: Mapping[str, Any], on_gpu: OnGpu) -> bool:
@@ -43,16 +48,13 @@ def is_refused(func: Operator, args: Sequence[Any], kwargs: Mapping[str, Any], o
     operator works element by element and does not write to them. A generator of the CPU cannot fill a tensor on the GPU.
     """
     packet, tensors = func.overloadpacket, tensors_of((args, kwargs))
-    if packet in _COPIES:
+    there = sum(map(on_gpu, tensors))
+    if kwargs.get("generator") is not None:
+        return there > 0
+    if there in (0, len(tensors)) or packet in _COPIES:
         return False
-    if any(isinstance(one, torch.Generator) for one in tree_leaves((args, kwargs))):
-        return any(map(on_gpu, tensors))
-    if packet in _INDEXING | _INDEXED_WRITING:
-        if not on_gpu(args[0]):
-            return any(map(on_gpu, tensors))
+    if packet in _INDEXING | _INDEXED_WRITING and on_gpu(args[0]):
         return packet in _INDEXED_WRITING and not on_gpu(args[2]) and args[2].dim() > 0
-    if len(set(map(on_gpu, tensors))) < 2:
-        return False
     written = {id(one) for one in _written(func, args, kwargs)}
     numbers = torch.Tag.pointwise in func.tags or packet is _aten.fill_ or func.name().startswith("aten::_foreach")
     return any(not on_gpu(one) and not (numbers and one.dim() == 0 and id(one) not in written) for one in tensors)
