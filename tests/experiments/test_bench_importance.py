@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from experiments import bench_importance
 from experiments.bench_importance import step_of_each
-from experiments.bench_plan import Bench, BenchConfig, train_config
+from experiments.bench_plan import Bench, BenchConfig
 from experiments.bench_update import (
     PlainImportance,
     Synthetic,
@@ -29,6 +29,7 @@ from experiments.bench_update import (
 )
 from experiments.peak_memory import peak_memory
 from oar.config import TrainConfig, validated
+from oar.config.composed import composed_run
 from oar.errors import ConfigError, OarError
 from oar.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
 from oar.learner.update import LossInputs, accumulate_gradient
@@ -66,9 +67,9 @@ REASONING, TAIL, ROW = 16, 2, 25
 @pytest.fixture(autouse=True, scope="module")
 def composed_once() -> Iterator[None]:
     """Hydra takes most of a second for each of two dozen variants, and nearly every test has the same ones."""
-    kept = cache(lambda *overrides: train_config(overrides))
+    kept = cache(lambda *overrides: composed_run(overrides))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.bench_plan.train_config", lambda overrides: kept(*overrides))
+        patch.setattr("experiments.bench_plan.composed_run", lambda overrides: kept(*overrides))
         yield
 
 
