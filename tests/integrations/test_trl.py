@@ -51,8 +51,11 @@ def metrics(made: Any) -> dict[str, float]:
 
 
 def assert_equal_to_rounding(ours: Tensor, learners: Tensor, made: Any) -> None:
-    """Micro-batches differ, so sums do. OAR-G takes the KL of a noise of 1e-3: float32 leaves it three digits."""
-    bound = 3e-3 if made.args.method == "oar_g" else 2e-5
+    """Micro-batches differ, so sums do, and the gate, which divides by small thresholds, enlarges that.
+
+    OAR-G takes the KL of a noise of 1e-3: float32 leaves it three digits.
+    """
+    bound = 3e-3 if made.args.method == "oar_g" else 5e-4
     torch.testing.assert_close(ours, learners, atol=bound, rtol=bound)
 
 
