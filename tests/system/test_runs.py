@@ -12,6 +12,7 @@ import pandas as pd
 import psutil
 import pytest
 
+from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.client import EngineClient
 from oar.rollout.engine import VllmEngine
 from oar.rollout.sync import transfer_folders
@@ -38,7 +39,8 @@ def processes_of(folder: Path) -> list[str]:
 @pytest.mark.parametrize("method", ["grpo", "oar_g", "oar_p"])
 def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
-    for name, secret in SECRETS.items():
+    secrets = {**SECRETS, TOKEN_VARIABLE: base_engine.token}
+    for name, secret in secrets.items():
         monkeypatch.setenv(name, secret)
     code, output = run(
         "train", *SMALL, f"method={method}", "learner.steps=3", f"output_dir={folder}", f"rollout.url={base_engine.url}"
@@ -67,7 +69,7 @@ def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path, monke
     assert list((folder / "wandb").glob("offline-run-*")), "W&B wrote nothing"
     assert (folder / "checkpoints" / "step_000003" / "model.safetensors").exists()
     files = [path for path in folder.rglob("*") if path.is_file()]
-    for secret in SECRETS.values():
+    for secret in secrets.values():
         assert secret not in output
         assert not [path for path in files if secret.encode() in path.read_bytes()]
 
