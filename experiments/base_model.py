@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from oar.command_line.entry import entry
 from oar.config import ModelConfig, validated
-from oar.entry import entry
-from oar.models import model_folder
+from oar.launch.start_model import model_folder
 from oar.tasks.words.base_model import RECORD
 
 

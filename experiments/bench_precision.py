@@ -1,7 +1,7 @@
 """How well importance in bfloat16 agrees with float32: `python -m experiments.bench_precision`.
 
 Both have the same weights, those of bfloat16, and the same completions and draws: what differs is the arithmetic alone. A
-credit signal is made of differences that may be smaller than what bfloat16 rounds off (oar/importance/in_pairs.py).
+credit signal is made of differences that may be smaller than what bfloat16 rounds off (oar/method/importance/in_pairs.py).
 """
 
 import json
@@ -19,20 +19,20 @@ from omegaconf import DictConfig
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from experiments.bench_update import EOS, FIRST_WORD, MARKER, PAD, made_up_model
-from oar.attribution import spearman
-from oar.batch import CompletionBatch, collate
+from experiments.shared.updates import EOS, FIRST_WORD, MARKER, PAD, made_up_model
+from oar.analysis.reports.tables import machine, table_lines
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.files import atomic_path, write_text_atomic
+from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.common.seeding import derive_seed, generator
 from oar.config import build, validated
-from oar.entry import entry
-from oar.errors import ConfigError
-from oar.files import atomic_path, write_text_atomic
-from oar.importance import CreditInputs, ImportanceEstimator
-from oar.probes import AnswerMeanProbe
-from oar.provenance import ROOT, collect_provenance, git_state
-from oar.reports.pages import machine, table_lines
-from oar.scoring import score_completions
-from oar.seeding import derive_seed, generator
-from oar.segments import Segments
+from oar.method.batch import CompletionBatch, collate
+from oar.method.forward.logprobs import score_completions
+from oar.method.importance import CreditInputs, ImportanceEstimator
+from oar.method.probes import AnswerMeanProbe
+from oar.method.segments import Segments
+from oar.statistics.attribution import spearman
 
 PAGE = """# Importance in bfloat16
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.files import write_text_atomic
+from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.common.seeding import derive_seed
 from oar.config import validated
-from oar.entry import entry
-from oar.errors import ConfigError
-from oar.files import write_text_atomic
-from oar.provenance import ROOT, collect_provenance, git_state
-from oar.seeding import derive_seed
-from oar.tasks.verifier import grade
-from oar.tasks.verifier_pool import VerifierPool
+from oar.tasks.verifier.grade import grade
+from oar.tasks.verifier.pool import VerifierPool
 
 Item = tuple[str, str]
 SENTENCE = "Let $x$ be the number of apples, so that $2x + 3 = \\frac{x}{4} \\cdot {7}$ and hence x = 12. "

@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 from omegaconf import DictConfig
 
-from oar.comparison import compare, read_evaluation
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
 from oar.config import validated
-from oar.entry import entry
-from oar.errors import ConfigError
-from oar.statistics import CONFIDENCE, RESAMPLES
+from oar.evaluation.compare import compare, read_evaluation
+from oar.statistics.intervals import CONFIDENCE, RESAMPLES
 
 
 @dataclass

@@ -5,7 +5,7 @@ _oar_complete() {
     local program='^([^ ]+) +(-m +experiments\.|[^ ]*experiments/)([a-z0-9_]+)(\.py)? +(.*)$'
     word=${line##* }
     if [[ $line =~ $program ]]; then
-        found=$(COMP_LINE="python x.py ${BASH_REMATCH[5]}" "${BASH_REMATCH[1]}" -m oar.completion "${BASH_REMATCH[3]}" 2>/dev/null)
+        found=$(COMP_LINE="python x.py ${BASH_REMATCH[5]}" "${BASH_REMATCH[1]}" -m oar.command_line.completion "${BASH_REMATCH[3]}" 2>/dev/null)
         compopt -o nospace
     elif [[ $line =~ -m\ +experiments\.[a-z0-9_]*$ ]]; then
         found=$(printf '%s\n' conf/*.yaml | sed 's|conf/|experiments.|; s|\.yaml$||')

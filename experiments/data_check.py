@@ -15,15 +15,15 @@ import pandas as pd
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.files import atomic_path, write_text_atomic
+from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import build, validated
 from oar.config.composed import composed_run
-from oar.entry import entry
-from oar.errors import ConfigError
-from oar.files import atomic_path, write_text_atomic
-from oar.provenance import ROOT, collect_provenance, git_state
-from oar.tasks.contamination import Comparison, Copy, N, Prints, compare
+from oar.tasks.data.contamination import Comparison, Copy, N, Prints, compare
+from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.problem import ProblemSet
-from oar.tasks.sources import load_benchmarks
 
 EXIT_CONTAMINATED = 1
 

@@ -22,9 +22,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from oar.cli import explain_errors
-from oar.errors import ConfigError, OarError
-from oar.provenance import cpu_model, gpu_name, versions
+from oar.command_line.exit_codes import explain_errors
+from oar.common.errors import ConfigError, OarError
+from oar.common.provenance import cpu_model, gpu_name, versions
 from oar.rollout.release import refuse_other_release
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements"
@@ -121,7 +121,7 @@ def room(name: str, free: int, total: int, needed: int, remedy: str) -> Check:
 
 def wandb_account() -> Check:
     """Whether runs could go online; they need not."""
-    from oar.tracking import check_tracking
+    from oar.runs.tracking import check_tracking
 
     try:
         check_tracking("online")
@@ -132,9 +132,9 @@ def wandb_account() -> Check:
 
 def engine() -> Check:
     """Start a vLLM server on a tiny random model, let it write one completion, and stop it."""
-    from oar.rollout.client import UNKNOWN_VERSION, EngineClient
-    from oar.rollout.engine import EngineOptions, VllmEngine
-    from oar.rollout.types import Sampling
+    from oar.config.evaluation import Sampling
+    from oar.rollout.client.vllm import UNKNOWN_VERSION, EngineClient
+    from oar.rollout.server.engine import EngineOptions, VllmEngine
 
     started = time.monotonic()
     try:

@@ -15,26 +15,27 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.progress import Progress
 
-from oar.completions import Completion, Source, TextSource, TokenSource
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.progress import progress_bars
+from oar.common.provenance import ROOT, collect_provenance, config_hash, files_hash, git_state, versions
+from oar.common.seeding import derive_seed
 from oar.config import EvaluateConfig, validated
-from oar.entry import entry
-from oar.errors import ConfigError
-from oar.evaluation import concatenate, evaluate
-from oar.kept import Kept
-from oar.metrics import group_by
-from oar.models import load_tokenizer, model_folder, weight_files
-from oar.progress import progress_bars
-from oar.provenance import ROOT, collect_provenance, config_hash, files_hash, git_state, versions
+from oar.config.evaluation import Sampling
+from oar.evaluation.completion_cache import Kept
+from oar.evaluation.draw import Completion, Source, TextSource, TokenSource
+from oar.evaluation.evaluate import concatenate, evaluate
+from oar.evaluation.pass_at_k import group_by
+from oar.launch.start_model import model_folder
+from oar.launch.supervisor import refuse_without_gpus, server_options
+from oar.model.load import load_tokenizer, weight_files
 from oar.rollout.access import engine_token
-from oar.rollout.fleet import VllmFleet
-from oar.rollout.http import HttpServer
-from oar.rollout.openai import OpenAIClient
-from oar.rollout.servers import engine_at
-from oar.rollout.types import Sampling
-from oar.seeding import derive_seed
-from oar.supervisor import refuse_without_gpus, server_options
+from oar.rollout.client.http import HttpServer
+from oar.rollout.client.openai import OpenAIClient
+from oar.rollout.client.servers import engine_at
+from oar.rollout.server.fleet import VllmFleet
+from oar.tasks.data.sources import load_benchmarks, refuse_unreadable
 from oar.tasks.problem import Problem, ProblemSet
-from oar.tasks.sources import load_benchmarks, refuse_unreadable
 from oar.tasks.task import Task
 
 

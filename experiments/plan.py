@@ -8,11 +8,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError, DataError
 from oar.config import ModelConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
-from oar.entry import entry
-from oar.errors import ConfigError, DataError
-from oar.importance import ImportanceEstimator
+from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions, plan_run
 from oar.plan.text import told
 from oar.tasks.words.teaching import TeachConfig

@@ -1,16 +1,25 @@
-"""Committed results judged anew, without training: `python -m experiments.reanalyse`, after a change of the statistics."""
+"""Committed results judged anew by the statistics of today, without training: intervals, verdicts, and the pages that show them.
 
+What was measured stays as it was, and so does where it came from; `analysis` in provenance.json says what judged it last. Raw
+scores of single problems are committed for Table 1 alone; of other pages the ends of the bootstrap that was drawn from them are.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from experiments.stability.again import judge_sweep
+from experiments.study.again import judge_study
+from experiments.table1.again import judge_table1
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError, DataError
+from oar.common.provenance import ROOT, command, git_state
 from oar.config import validated
-from oar.entry import entry
-from oar.errors import ConfigError
-from oar.provenance import ROOT, command, git_state
-from oar.reanalysis import judge
 
+KINDS = {"table1.csv": judge_table1, "levels.csv": judge_sweep, "scores.csv": judge_study}  # by a file that only it has
 REFERENCE = ROOT / "results" / "reference"
 
 
@@ -33,6 +42,19 @@ def main(config: DictConfig) -> None:
     for folder in cfg.folders:
         judge(Path(folder), claims=REFERENCE, analysis=analysis)
         print(f"judged anew: {folder}", flush=True)
+
+
+def judge(folder: Path, *, claims: Path, analysis: Mapping[str, object]) -> None:
+    """Write anew what follows from the measurements in `folder`.
+
+    `claims`: the folder of the paper's claims; `analysis`: what judges, for provenance.json. Raises DataError where the folder
+    holds no table whose statistics are known here.
+    """
+    kind = next((of for name, of in KINDS.items() if (folder / name).is_file()), None)
+    if kind is None:
+        raise DataError(f"{folder} must hold one of {', '.join(KINDS)}, but has none: correct folders.")
+    provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    kind(folder, claims, provenance | {"analysis": dict(analysis)})
 
 
 if __name__ == "__main__":

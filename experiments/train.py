@@ -10,15 +10,15 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from oar.command_line.entry import entry
 from oar.config import TrainConfig, validated
-from oar.entry import entry
 
 
 @entry
 def main(config: DictConfig) -> None:
     """Validate, say what will run, then supervise engine and learner until the run is over."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:
-        from oar.sweep import train_one_of_many
+        from oar.launch.multirun import train_one_of_many
 
         train_one_of_many(config)
         return
@@ -27,7 +27,7 @@ def main(config: DictConfig) -> None:
         f"{cfg.method.name}, profile {cfg.profile}, seed {cfg.seed}, {cfg.learner.steps} steps: {cfg.output_dir}",
         flush=True,
     )
-    from oar.supervisor import train  # takes seconds (torch); a wrong configuration is told at once
+    from oar.launch.supervisor import train  # takes seconds (torch); a wrong configuration is told at once
 
     if code := train(cfg, Path(HydraConfig.get().runtime.output_dir)):
         sys.exit(code)

@@ -17,14 +17,15 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.files import atomic_path
+from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import DataConfig, ModelConfig, build, validated
-from oar.entry import entry
-from oar.errors import ConfigError
-from oar.files import atomic_path
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
-from oar.models import load_policy, load_tokenizer, model_folder
-from oar.provenance import ROOT, collect_provenance, git_state
-from oar.tasks.verifier import same_answer
+from oar.launch.start_model import model_folder
+from oar.model.load import load_policy, load_tokenizer
+from oar.tasks.verifier.grade import same_answer
 
 ENDS = 5  # steps at either end of a run whose mean reward the summary compares
 

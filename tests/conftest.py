@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from oar.common.processes import ChildProcess
 from oar.learner.checkpoint import save_checkpoint
-from oar.processes import ChildProcess
-from oar.rollout.engine import EngineOptions, VllmEngine
+from oar.rollout.server.engine import EngineOptions, VllmEngine
 
 # A loaded machine is no failure, and no change fails by what chance finds on its day; --hypothesis-profile=search looks further.
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -113,7 +113,7 @@ def transfer_engine(sync: str, model_dir: Path, log_path: Path) -> VllmEngine:
 
     class Options(EngineOptions):
         def command(self, port: int) -> list[str]:
-            without = [word for word in super().command(port) if word != "oar.rollout.ipc_worker.Extension"]
+            without = [word for word in super().command(port) if word != "oar.rollout.sync.ipc_worker.Extension"]
             without = [word for word in without if word != "--worker-extension-cls"]
             return [*without, "--worker-extension-cls", "tests.rollout.gloo_sync.Extension"]
 

@@ -3,11 +3,11 @@
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from oar.batch import CompletionBatch, collate
-from oar.importance import CreditInputs
-from oar.probes import Probe
-from oar.scoring import score_completions
-from oar.segments import Segments
+from oar.method.batch import CompletionBatch, collate
+from oar.method.forward.logprobs import score_completions
+from oar.method.importance import CreditInputs
+from oar.method.probes import Probe
+from oar.method.segments import Segments
 
 PAD, MARKER, VOCAB = 0, 3, 40
 

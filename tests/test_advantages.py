@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from oar.advantages import group_advantages, overlong_penalty
-from oar.errors import DataError
+from oar.common.errors import DataError
+from oar.method.advantages import group_advantages, overlong_penalty
 
 
 def test_by_hand():

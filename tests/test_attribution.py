@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oar.attribution import (
+from oar.common.errors import DataError
+from oar.statistics.attribution import (
     auc,
     calibration_counts,
     calibration_error,
@@ -22,7 +23,6 @@ from oar.attribution import (
     top_fifth_overlap,
     top_k_probability,
 )
-from oar.errors import DataError
 
 # Few distinct values, so that ties are the rule.
 levels = st.integers(0, 5)

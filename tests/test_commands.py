@@ -16,10 +16,10 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from oar.claims import load_claims
+from oar.analysis.claims.claims import load_claims
+from oar.analysis.claims.ledger import ledger
+from oar.command_line.overrides import CONF
 from oar.config import validated
-from oar.ledger import ledger
-from oar.overrides import CONF
 from tests.test_config import composed
 
 ROOT = CONF.parent

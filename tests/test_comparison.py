@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.comparison import compare, read_evaluation
-from oar.errors import DataError
+from oar.common.errors import DataError
+from oar.evaluation.compare import compare, read_evaluation
 
 ORIGIN = {"file": "toy.jsonl", "sha256": "abc", "rows": 4}
 

@@ -7,9 +7,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from oar.common.errors import ConfigError
 from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, validated
 from oar.config.composed import composed_run
-from oar.errors import ConfigError
 
 CONF = Path(__file__).parents[1] / "conf"
 GROUPS = [

@@ -8,8 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.costs import cheapest_faithful, embedded_rows, step_rows, summary, synthetic_rows, tidy
-from oar.reports.bench_importance import write_bench
+from experiments.bench_importance.costs import (
+    cheapest_faithful,
+    embedded_rows,
+    step_rows,
+    summary,
+    synthetic_rows,
+    tidy,
+)
+from experiments.bench_importance.page import write_bench
 
 KEYS = {
     "oar_g_step_ratio",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oar.coverage import SETTINGS, coverage
+from experiments.coverage.simulation import SETTINGS, coverage
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import torch
 
-from oar.credit import assign_credit
-from oar.errors import DataError
-from oar.gating import bilevel_weights
-from oar.importance import PerturbationImportance, UniformImportance
-from oar.probes import AnswerMeanProbe
+from oar.common.errors import DataError
+from oar.method.credit import assign_credit
+from oar.method.gating import bilevel_weights
+from oar.method.importance import PerturbationImportance, UniformImportance
+from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch
 
 GATE = partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")

@@ -14,10 +14,12 @@ from select import select
 
 import pytest
 
-from experiments import study, table1, train
-from oar.entry import OURS
-from oar.errors import ConfigError, did_you_mean
-from oar.overrides import CONF
+from experiments import train
+from experiments.study import __main__ as study
+from experiments.table1 import __main__ as table1
+from oar.command_line.entry import OURS
+from oar.command_line.overrides import CONF
+from oar.common.errors import ConfigError, did_you_mean
 
 ROOT = CONF.parent
 Program = Callable[..., tuple[int | str | None, str, str]]
@@ -122,7 +124,7 @@ def test_what_hydra_offers_works(run: Program) -> None:
 
 
 def test_the_first_line_is_the_resolved_run(run: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oar.supervisor.train", lambda cfg, folder: 0)
+    monkeypatch.setattr("oar.launch.supervisor.train", lambda cfg, folder: 0)
     code, out, _ = run(train.main, "method=oar_g", "learner.steps=7", "seed=3", "output_dir=here")
     assert code is None
     assert out.splitlines()[0] == "oar_g, profile embedded, seed 3, 7 steps: here"

@@ -6,13 +6,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.completions import Completion
-from oar.errors import ConfigError, DataError, OarError
-from oar.evaluation import EvaluationResult, concatenate, evaluate
-from oar.metrics import Group
-from oar.rollout.types import Sampling
+from oar.common.errors import ConfigError, DataError, OarError
+from oar.config.evaluation import Sampling
+from oar.evaluation.draw import Completion
+from oar.evaluation.evaluate import EvaluationResult, concatenate, evaluate
+from oar.evaluation.pass_at_k import Group
 from oar.tasks.problem import Problem
-from oar.tasks.verifier import Verdict
+from oar.tasks.verifier.grade import Verdict
 
 GREEDY = Sampling(n=1, temperature=0.0, max_new_tokens=8)
 SAMPLED = Sampling(n=2, temperature=1.0, max_new_tokens=8)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from oar.errors import OarError
-from oar.files import atomic_path, write_text_atomic
+from oar.common.errors import OarError
+from oar.common.files import atomic_path, write_text_atomic
 
 
 def test_the_name_appears_only_when_the_block_ends_well(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from oar.errors import DataError
-from oar.gathering import Gathered, collapse_of_reward, gather, planned_overrides
+from experiments.stability.gathering import Gathered, collapse_of_reward, gather, planned_overrides
+from oar.common.errors import DataError
 from tests.made_runs import make_run, write_lines
 
 SCORES = {"words1": [0.5, 1.0], "words2": [0.0, 0.25]}  # avg@k: 75, 12.5, mean 43.75

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oar.common.errors import DataError
 from oar.config import GatingConfig
-from oar.errors import DataError
-from oar.gating import bilevel_weights, threshold_importance, weight_metrics
 from oar.learner.gate import make_gate
+from oar.method.gating import bilevel_weights, threshold_importance, weight_metrics
 
 PAPER = {"tau": 0.4, "beta": 2.0, "floor": 0.1, "threshold": "quantile"}
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from oar.errors import DataError
-from oar.gradient_signal import (
+from experiments.gradient_signal.cosines import (
     ALIGNMENT,
     ALIGNMENT_RATIO,
     BEST,
@@ -18,6 +17,7 @@ from oar.gradient_signal import (
     signal_table,
     with_best_weights,
 )
+from oar.common.errors import DataError
 
 INF = float("inf")
 

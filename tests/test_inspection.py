@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.errors import DataError
-from oar.inspection import TokenSignal, rank_agreement
+from experiments.inspect_credit.token_signal import TokenSignal, rank_agreement
+from oar.common.errors import DataError
 
 
 def signal(name, kind, values, **more):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from oar.completions import Completion, draw, problem_seeds
-from oar.errors import ConfigError, DataError, EngineError
-from oar.kept import Kept
-from oar.rollout.types import Sampling
+from oar.common.errors import ConfigError, DataError, EngineError
+from oar.config.evaluation import Sampling
+from oar.evaluation.completion_cache import Kept
+from oar.evaluation.draw import Completion, draw, problem_seeds
 from oar.tasks.problem import Problem
 
 PROBLEMS = [Problem(id=f"p{i}", question=f"q{i}", answer=str(i), benchmark="toy") for i in range(5)]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from oar import lanes
+from oar.common.errors import ConfigError, OarError
+from oar.common.processes import ChildProcess
 from oar.config import TrainConfig, validated
-from oar.errors import ConfigError, OarError
-from oar.lanes import Job, joint_provenance, run_missing
-from oar.processes import ChildProcess
+from oar.launch import pool as lanes
+from oar.launch.pool import Job, joint_provenance, run_missing
 from tests.conftest import in_time
 from tests.test_config import composed
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from oar.errors import ConfigError, DataError
-from oar.gathering import Gathered, gather
-from oar.levels import compare_levels, deciding_keys
-from oar.statistics import student_interval
+from experiments.stability.gathering import Gathered, gather
+from experiments.stability.levels import compare_levels, deciding_keys
+from oar.common.errors import ConfigError, DataError
+from oar.statistics.intervals import student_interval
 from tests.made_runs import make_run
 
 BETTER, WORSE = (

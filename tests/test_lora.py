@@ -6,22 +6,17 @@ import pytest
 import torch
 from peft import PeftModel
 
+from oar.common.errors import CheckpointError, ConfigError
 from oar.config import LoraConfig, TrainConfig, validated
-from oar.errors import CheckpointError, ConfigError
-from oar.importance import (
-    EntropyImportance,
-    GradientImportance,
-    GradientNormImportance,
-    PerturbationImportance,
-)
 from oar.learner.checkpoint import OPTIMIZER_FOLDER, load_state, save_checkpoint
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.update import LossInputs, accumulate_gradient, make_optimizer
-from oar.lora import ADAPTER_FOLDER, adapter_weights, add_adapter, load_adapter, save_adapter
-from oar.models import load_policy, load_trained
-from oar.probes import AnswerMeanProbe
+from oar.method.importance import EntropyImportance, GradientImportance, GradientNormImportance, PerturbationImportance
+from oar.method.probes import AnswerMeanProbe
+from oar.model.load import load_policy, load_trained
+from oar.model.lora import ADAPTER_FOLDER, adapter_weights, add_adapter, load_adapter, save_adapter
+from oar.model.parameters import full_weights
 from oar.tasks.words import build_tokenizer
-from oar.weights import full_weights
 from tests.learner.test_checkpoint import one_step
 from tests.models import credit_inputs, random_batch, tiny_model
 from tests.pretended_gpu import pretended_gpu

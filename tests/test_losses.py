@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from oar.errors import DataError
-from oar.losses import loss_scale, policy_log_ratio, policy_loss, sampler_correction
+from oar.common.errors import DataError
+from oar.method.losses import loss_scale, policy_log_ratio, policy_loss, sampler_correction
 
 MASK = torch.tensor([[True, True, True, True], [True, False, False, False]])
 CLIP = {"clip_eps_low": 0.2, "clip_eps_high": 0.28}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oar.errors import DataError
-from oar.metrics import group_by, majority_score, pass_at_k, sizes
+from oar.common.errors import DataError
+from oar.evaluation.pass_at_k import group_by, majority_score, pass_at_k, sizes
 
 
 def test_pass_at_k_by_hand() -> None:

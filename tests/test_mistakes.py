@@ -6,12 +6,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.errors import DataError
-from oar.mistakes import RIGHT, WRITTEN_OUT, mistakes_table
-from oar.reports.mistakes import mistakes_section
-from oar.reports.studies import Study, write_results
-from oar.runs import read_run
-from oar.studies import Finished
+from experiments.study.mistakes import RIGHT, WRITTEN_OUT, mistakes_table
+from experiments.study.mistakes_page import mistakes_section
+from experiments.study.page import Study, write_results
+from experiments.study.studies import Finished
+from oar.common.errors import DataError
+from oar.runs.folder import read_run
 from oar.tasks.words import evaluation_set, tier_named
 from oar.tasks.words.generator import write_solution
 from tests.made_runs import make_run

@@ -5,12 +5,12 @@ import torch
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, Qwen2Config, Qwen2ForCausalLM
 
+from oar.common.errors import DataError
 from oar.config import LoraConfig
-from oar.errors import DataError
 from oar.learner.sharding import recomputed_layers
-from oar.lora import add_adapter
-from oar.packing import Packing
-from oar.scoring import pack, run_forward, score_completions
+from oar.method.forward.logprobs import pack, run_forward, score_completions
+from oar.method.forward.packing import Packing
+from oar.model.lora import add_adapter
 from tests.models import PAD, random_batch, tiny_model
 
 LENGTHS = torch.tensor([5, 1, 9, 5])

@@ -10,26 +10,26 @@ from omegaconf import OmegaConf
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
-from experiments.peak_memory import peak_memory
+from experiments.shared.peak_memory import peak_memory
+from oar.common.errors import ConfigError
 from oar.config import TrainConfig, build, validated
-from oar.errors import ConfigError
-from oar.importance import (
+from oar.learner.sharding import recomputed_layers
+from oar.method.forward.logprobs import run_forward
+from oar.method.forward.packing import Packing
+from oar.method.importance import (
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
     InvertedImportance,
     PerturbationImportance,
 )
-from oar.importance import gradient as gradient_module
-from oar.importance import perturbation as perturbation_module
-from oar.learner.sharding import recomputed_layers
-from oar.packing import Packing
+from oar.method.importance import gradient as gradient_module
+from oar.method.importance import perturbation as perturbation_module
+from oar.method.probes import AnswerMeanProbe
 from oar.plan import Architecture, Assumptions, importance_work, memory_of, plan_run
 from oar.plan.importance import Lengths, Work, forward, recomputed, to_inputs
 from oar.plan.memory import GIB
 from oar.plan.run import update_work
-from oar.probes import AnswerMeanProbe
-from oar.scoring import run_forward
 from tests.models import credit_inputs, random_batch, tiny_model
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ SMALL = {
     "max_position_embeddings": 256,
 }
 PLAN_KEYS = ("json", "methods", "architectures", "problems", "assume")
-GRPO = {"grpo": build("it", {"_target_": "oar.importance.UniformImportance"})}
+GRPO = {"grpo": build("it", {"_target_": "oar.method.importance.UniformImportance"})}
 
 
 def small(**changes):

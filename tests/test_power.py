@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from oar.errors import DataError
-from oar.power import power_of_paired_test, sd_interval, seeds_needed, smallest_shown
-from oar.statistics import student_interval, student_quantile
+from oar.common.errors import DataError
+from oar.statistics.intervals import student_interval, student_quantile
+from oar.statistics.power import power_of_paired_test, sd_interval, seeds_needed, smallest_shown
 
 
 def simulated(difference: float, sd: float, seeds: int, runs: int = 40_000) -> float:

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from oar.batch import collate
-from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, make_probe
-from oar.scoring import pack, read_logits, run_forward
-from oar.segments import Segments
+from oar.method.batch import collate
+from oar.method.forward.logprobs import pack, read_logits, run_forward
+from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, make_probe
+from oar.method.segments import Segments
 from tests.models import PAD, tiny_model
 
 # prompt | reasoning | marker | answer | rest

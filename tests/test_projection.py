@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oar import projection
-from oar.errors import DataError
-from oar.projection import token_scores
+from oar.common.errors import DataError
+from oar.method.forward import projection
+from oar.method.forward.projection import token_scores
 
 N, H, V = 11, 6, 37
 

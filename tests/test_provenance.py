@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from oar.errors import ConfigError
-from oar.provenance import collect_provenance, config_hash, git_state
+from oar.common.errors import ConfigError
+from oar.common.provenance import collect_provenance, config_hash, git_state
 
 
 def test_the_hash_knows_values_and_not_their_order() -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.errors import DataError
-from oar.gathering import gather
-from oar.levels import compare_levels
-from oar.provenance import ROOT
-from oar.reanalysis import judge
-from oar.reports.stability import write_stability
-from oar.reports.stability_studies import study_of
-from oar.reports.studies import Study, write_results
-from oar.reports.table1 import Cell, write_table1
+from experiments.reanalyse import judge
+from experiments.stability.gathering import gather
+from experiments.stability.levels import compare_levels
+from experiments.stability.page import write_stability
+from experiments.stability.studies import study_of
+from experiments.study.page import Study, write_results
+from experiments.table1.page import Cell, write_table1
+from oar.common.errors import DataError
+from oar.common.provenance import ROOT
 from tests.made_runs import make_run
 from tests.test_studies import three_seeds
 

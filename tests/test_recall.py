@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.errors import DataError
-from oar.recall import COLUMNS, Truth, recall_table
+from oar.analysis.signals.recall import COLUMNS, Truth, recall_table
+from oar.common.errors import DataError
 
 TRUTH = Truth(
     problems=["a", "a", "b"],

@@ -2,7 +2,7 @@
 
 import torch
 
-from oar.scoring import score_completions
+from oar.method.forward.logprobs import score_completions
 from tests.models import random_batch, tiny_model
 
 

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 import torch
 
+from oar.common.errors import CheckpointError, ConfigError, DataError, OarError
+from oar.common.provenance import ROOT
 from oar.config import TrainConfig, validated
-from oar.errors import CheckpointError, ConfigError, DataError, OarError
+from oar.launch.supervisor import engine_options
 from oar.learner.checkpoint import OPTIMIZER_FOLDER, load_state
 from oar.learner.optimizer_state import load_optimizer
-from oar.models import load_policy, load_tokenizer
-from oar.provenance import ROOT
+from oar.model.load import load_policy, load_tokenizer
 from oar.rollout.access import TOKEN_VARIABLE, engine_token
-from oar.rollout.engine import EngineOptions, VllmEngine
-from oar.rollout.guard import Guard
-from oar.supervisor import engine_options
+from oar.rollout.server.engine import EngineOptions, VllmEngine
+from oar.rollout.server.guard import Guard
 from tests.conftest import SECRETS, TOKEN
 from tests.test_config import composed
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oar.segments import Segments, extract_answer, find_segments
+from oar.method.segments import Segments, extract_answer, find_segments
 
 
 def pieces(*tokens):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar.segments import BOX, HASH, Decode, Markers, Segments, extract_answer, find_answer, find_segments
+from oar.method.segments import BOX, HASH, Decode, Markers, Segments, extract_answer, find_answer, find_segments
 from tests.byte_level import SOLUTIONS, byte_level_tokenizer
 
 TOKENIZER = byte_level_tokenizer()

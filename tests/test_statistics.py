@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from oar.accuracy import accuracy
-from oar.errors import DataError
-from oar.statistics import (
+from oar.common.errors import DataError
+from oar.statistics.accuracy import accuracy
+from oar.statistics.intervals import (
     crossed_bootstrap,
     estimate,
     grouped_interval,

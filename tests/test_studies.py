@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from hydra import initialize_config_dir
 
-from experiments.study import StudyConfig, plan
+from experiments.study.__main__ import StudyConfig, plan
+from experiments.study.credit_dynamics import credit_table, weight_quantities
+from experiments.study.page import Study, draw_forest, write_results
+from experiments.study.studies import MEASURED, Finished, arm_scores, differences, holm, mean_scores
+from oar.common.errors import ConfigError, DataError
 from oar.config import validated
-from oar.credit_dynamics import credit_table, weight_quantities
-from oar.errors import ConfigError, DataError
-from oar.reports.studies import Study, draw_forest, write_results
-from oar.runs import read_run
-from oar.studies import MEASURED, Finished, arm_scores, differences, holm, mean_scores
+from oar.runs.folder import read_run
 from tests.made_runs import make_run
 from tests.test_config import CONF, composed
 
@@ -263,7 +263,7 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
 
 def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path):
     drawn = []
-    monkeypatch.setattr("oar.reports.studies.save_png", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr("experiments.study.page.save_png", lambda figure, _: drawn.append(figure))
     differences = {"a": -2.0, "b": 1.0, "c": -24.0}
     rows = [["default", metric, arm, at, at - 1.5, at + 1.5] for metric in MEASURED for arm, at in differences.items()]
     table = pd.DataFrame(rows, columns=["condition", "metric", "arm", "difference", "bootstrap_low", "bootstrap_high"])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from experiments.train import main
-from oar import sweep
+from oar.common.errors import EngineError
 from oar.config import TrainConfig, validated
-from oar.errors import EngineError
-from oar.rollout.fleet import KeptFleet
+from oar.launch import multirun as sweep
+from oar.rollout.server.fleet import KeptFleet
 from tests.test_config import composed
 
 

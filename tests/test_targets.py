@@ -9,14 +9,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments import inspect_credit
+from experiments.dashboard.page import read_logged
+from experiments.inspect_credit import __main__ as inspect_credit
+from experiments.stability.gathering import gather
+from oar.common.errors import ConfigError, DataError, OarError
 from oar.config import TrainConfig, build, validated
 from oar.config.saved import saved_settings
-from oar.errors import ConfigError, DataError, OarError
-from oar.gathering import gather
-from oar.importance import ShuffledImportance, UniformImportance
-from oar.reports.dashboard_page import read_logged
-from oar.runs import read_run
+from oar.method.importance import ShuffledImportance, UniformImportance
+from oar.runs.folder import read_run
 from tests.experiments.test_inspect_credit import weights_in
 from tests.learner.test_examine import RIGHT, WRONG
 from tests.learner.test_inspecting import kept, settings
@@ -51,16 +51,16 @@ def traps(mark: Path) -> dict[str, dict[str, Any]]:
     return {
         "evaluates": {"_target_": "sympy.sympify", "a": f"__import__('os').mkdir({str(mark)!r})"},
         "runs": {"_target_": "torch.utils.collect_env.run", "command": " ".join(command)},
-        "starts": {"_target_": "oar.processes.ChildProcess", "command": command},
+        "starts": {"_target_": "oar.common.processes.ChildProcess", "command": command},
         "makes": {"_target_": "os.mkdir", "path": str(mark)},
         "by place": {"_target_": "os.mkdir", "_args_": [str(mark)]},
         "later": {"_target_": "os.mkdir", "_args_": [str(mark)], "_partial_": True},
         "walks through modules": {"_target_": "oar.tasks.words.teaching.Path.mkdir", "self": str(mark)},
-        "walks to torch": {"_target_": "oar.importance.base.torch.hub.load", "repo_or_dir": str(mark)},
+        "walks to torch": {"_target_": "oar.method.importance.base.torch.hub.load", "repo_or_dir": str(mark)},
         "is ours by its first letters": {"_target_": "oar.importances.Mine"},
-        "is imported by ours": {"_target_": "oar.importance.gradient.Tensor"},
+        "is imported by ours": {"_target_": "oar.method.importance.gradient.Tensor"},
         "is a function of ours": {"_target_": "oar.tasks.words.teaching.teach"},
-        "is a path": {"_target_": f"oar.importance.{mark}.Mine"},
+        "is a path": {"_target_": f"oar.method.importance.{mark}.Mine"},
         "is nothing": {"_target_": ".Mine"},
         "has no target": {"path": str(mark)},
     }
@@ -68,8 +68,8 @@ def traps(mark: Path) -> dict[str, dict[str, Any]]:
 
 WHERE = {
     "itself": lambda trap: trap,
-    "in an argument": lambda trap: {"_target_": "oar.importance.ShuffledImportance", "of": trap},
-    "in a list": lambda trap: {"_target_": "oar.importance.ShuffledImportance", "of": [[{"deep": trap}]]},
+    "in an argument": lambda trap: {"_target_": "oar.method.importance.ShuffledImportance", "of": trap},
+    "in a list": lambda trap: {"_target_": "oar.method.importance.ShuffledImportance", "of": [[{"deep": trap}]]},
 }
 
 
@@ -85,8 +85,8 @@ def test_nothing_else_is_built(name: str, where: str, sprung: Path) -> None:
 
 
 def test_what_is_ours_is_built_at_any_depth() -> None:
-    uniform = {"_target_": "oar.importance.UniformImportance"}
-    shuffled = {"_target_": "oar.importance.controls.ShuffledImportance", "of": uniform}
+    uniform = {"_target_": "oar.method.importance.UniformImportance"}
+    shuffled = {"_target_": "oar.method.importance.controls.ShuffledImportance", "of": uniform}
     assert build("it", shuffled) == ShuffledImportance(UniformImportance())
     with pytest.raises(ConfigError, match=r"it cannot be built from .*_partial_"):
         build("it", uniform | {"_partial_": True})
@@ -99,7 +99,9 @@ def test_a_class_of_the_users_needs_its_module_named(own_module: str, tmp_path: 
             build("method.estimator", target, allowed)
     assert not (tmp_path / "imported").exists()
     assert build("method.estimator", target, [own_module]).scale == 2.0
-    inside = build("method.estimator", {"_target_": "oar.importance.ShuffledImportance", "of": target}, [own_module])
+    inside = build(
+        "method.estimator", {"_target_": "oar.method.importance.ShuffledImportance", "of": target}, [own_module]
+    )
     assert inside.of.scale == 2.0
     for name in ("made", "Path", "None_such"):  # a function, a class from elsewhere, nothing
         with pytest.raises(ConfigError, match=r"method\.estimator"):

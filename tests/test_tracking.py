@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oar.errors import ConfigError, DataError, OarError
-from oar.tracking import LocalTracker, WandbTracker, check_tracking, start_tracker
+from oar.common.errors import ConfigError, DataError, OarError
+from oar.runs.tracking import LocalTracker, WandbTracker, check_tracking, start_tracker
 
 ROWS = [{"prompt": "1 + 1", "tokens": ["a", "b"], "token_weights": [0.5, 1.5]}]
 
@@ -138,7 +138,7 @@ def test_online_without_a_key_is_refused_before_anything_starts(
 OFFLINE_RUN = """
 import sys
 from pathlib import Path
-from oar.tracking import WandbTracker
+from oar.runs.tracking import WandbTracker
 folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 tracker = WandbTracker(folder, mode="offline", project="oar", group="table1", name="oar_g-seed0", job_type="train",
                        tags=["embedded"], config={"method": "oar_g", "gating": {"tau": 0.4}})

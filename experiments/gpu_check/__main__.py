@@ -19,9 +19,9 @@ from experiments.gpu_check import page
 from experiments.gpu_check.findings import ROOT
 from experiments.gpu_check.registry import PARTS
 from experiments.gpu_check.runner import Line, Part, run_parts
-from oar.cli import explain_errors, terminable
-from oar.errors import ConfigError
-from oar.provenance import code_hash, collect_provenance, git_state, gpu_name
+from oar.command_line.exit_codes import explain_errors, terminable
+from oar.common.errors import ConfigError
+from oar.common.provenance import code_hash, collect_provenance, git_state, gpu_name
 
 RESULTS = ROOT / "results" / "gpu"
 OUTPUTS = ROOT / "outputs" / "gpu-check"

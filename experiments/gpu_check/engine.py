@@ -10,13 +10,14 @@ from random import Random
 import torch
 from transformers import PreTrainedModel
 
-from oar.errors import EngineError
-from oar.rollout.client import UNKNOWN_VERSION, Engine, EngineClient, ModelInfo
-from oar.rollout.types import Rollout, Sampling
+from oar.common.errors import EngineError
+from oar.config.evaluation import Sampling
+from oar.model.parameters import Gather, full_weights
+from oar.rollout.client.vllm import UNKNOWN_VERSION, Engine, EngineClient, ModelInfo
+from oar.rollout.types import Rollout
+from oar.tasks.data.sources import ProblemSource
 from oar.tasks.problem import Problem
-from oar.tasks.sources import ProblemSource
 from oar.tasks.task import Task
-from oar.weights import Gather, full_weights
 
 
 class OwnSampling(Engine):

@@ -18,9 +18,9 @@ from oar.config import TrainConfig, build
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.sharding import shard
 from oar.learner.step import Learner
-from oar.lora import add_adapter
-from oar.rollout.client import Engine
-from oar.tasks.sources import ProblemSource
+from oar.model.lora import add_adapter
+from oar.rollout.client.vllm import Engine
+from oar.tasks.data.sources import ProblemSource
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 

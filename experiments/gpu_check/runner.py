@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.gpu_check.findings import Finding, read
-from oar.processes import ChildProcess
+from oar.common.processes import ChildProcess
 
 PASSED, FAILED, TOO_SLOW, NOT_RUN = "passed", "failed", "too slow", "not run"
 GRACE_S = 3.0  # what a part that is stopped gets to end

@@ -25,7 +25,7 @@ from oar.config import (
     TrainConfig,
     build,
 )
-from oar.importance import ImportanceEstimator
+from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

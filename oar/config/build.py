@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oar.errors import ConfigError, OarError, did_you_mean
+from oar.common.errors import ConfigError, OarError, did_you_mean
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig, ListConfig
@@ -18,7 +18,7 @@ Settings = TypeVar("Settings")
 TARGET = "_target_"
 # Where the classes are that any configuration may name. It may come with a folder of somebody else's: what is here must do no
 # harm when it is made, whatever its arguments are.
-ROOMS = ("oar.importance", "oar.tasks.sources", "oar.tasks.words.teaching", "experiments.fidelity_signals")
+ROOMS = ("oar.method.importance", "oar.tasks.data.sources", "oar.tasks.words.teaching", "experiments.fidelity.signals")
 
 
 def build(key: str, target: Any, allowed: Sequence[str] = ()) -> Any:
@@ -70,7 +70,7 @@ def _names(node: Any) -> Iterator[str]:
 
 def _class_named(key: str, name: str, rooms: Sequence[str]) -> type:
     module, _, attribute = name.rpartition(".")
-    # A module's own name, so that no attribute of a module (`oar.importance.base.torch.hub.load`) leads out of the rooms.
+    # A module's own name, so that no attribute of a module (`oar.method.importance.base.torch.hub.load`) leads out of the rooms.
     if not (all(part.isidentifier() for part in name.split(".")) and _within(module, rooms)):
         raise ConfigError(
             f"{key} must name a class of {', '.join(rooms)}, but names {name}: to trust another module or package, type "

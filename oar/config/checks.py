@@ -1,6 +1,6 @@
 """A value that is out of range is one sentence with its key."""
 
-from oar.errors import ConfigError
+from oar.common.errors import ConfigError
 
 
 def require(ok: bool, key: str, expected: str, came: object) -> None:

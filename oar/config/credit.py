@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oar.config.checks import one_of, require
-from oar.importance.replacements import KINDS
+from oar.method.importance.replacements import KINDS
 
 
 @dataclass

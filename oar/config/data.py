@@ -3,13 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from oar.common.errors import ConfigError
 from oar.config.checks import one_of, require
-from oar.tasks.records import DatasetConfig
+
+FIELDS = ("id", "question", "answer", "solution", "level", "subject")
+ANSWER_FORMS = ("integer", "text")
 
 
 @dataclass
 class LoraConfig:
-    """An adapter that is trained in place of the weights (oar/lora.py).
+    """An adapter that is trained in place of the weights (oar/model/lora.py).
 
     There is no dropout: one forward scores, credits and learns, and it has to be the policy that the engine samples from.
     """
@@ -54,6 +57,48 @@ class DataConfig:
     name: str
     source: Any
     allow_contaminated: list[str] = field(default_factory=list)
+
+
+@dataclass
+class DatasetConfig:
+    """A published data set and how its rows are read; the values, with their reasons, stand in conf/benchmark and conf/data.
+
+    `dataset`, `config`, `split`, `revision` name it on the hub (`dataset` None: there is only a local file; `revision`
+    None: the newest, and the record of a run says which that was), `file` in a folder of local copies (no suffix).
+    `columns` names for each field of a problem the columns that may hold it; the first that is there wins.
+
+    The final answer is what follows the last `answer_marker` in the answer column, where its rows have one (what precedes
+    is the solution), else that column, or with `answer_boxed` and no such column the last `\\boxed` of the solution.
+    `answer_remove` are texts that are no part of it. `answer_form` integer: "025", 142.0 and "1,000" become 25, 142 and
+    1000, and anything else is an error; text: it stays as it is. Up to `max_unanswered` problems without an answer are
+    left out. `solution_remove` is a regular expression; `question_replace` mends known faults.
+    """
+
+    dataset: str | None
+    columns: dict[str, list[str]]
+    answer_form: str
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    file: str | None = None
+    answer_marker: str | None = None
+    answer_boxed: bool = False
+    answer_remove: list[str] = field(default_factory=list)
+    solution_remove: str | None = None
+    question_replace: dict[str, str] = field(default_factory=dict)
+    max_unanswered: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.columns if name not in FIELDS]
+        if unknown or "question" not in self.columns:
+            named = ", ".join(self.columns)
+            raise ConfigError(f"columns must name question, and nothing but {', '.join(FIELDS)}, but names {named}.")
+        if not (self.columns.get("answer") or (self.answer_boxed and self.columns.get("solution"))):
+            raise ConfigError("columns must name answer, or solution where answer_boxed is true.")
+        if self.answer_form not in ANSWER_FORMS:
+            raise ConfigError(f"answer_form must be one of {', '.join(ANSWER_FORMS)}, but is {self.answer_form!r}.")
+        if self.max_unanswered < 0:
+            raise ConfigError(f"max_unanswered must be 0 or more, but is {self.max_unanswered}.")
 
 
 @dataclass

@@ -3,7 +3,22 @@
 from dataclasses import dataclass, field
 
 from oar.config.checks import require
-from oar.rollout.types import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw completions: `n` per prompt; temperature 0 is greedy.
+
+    A completion also ends with a string of `stop` or an id of `stop_token_ids`, which it then holds, beside the EOS that
+    the model itself knows.
+    """
+
+    n: int
+    temperature: float
+    max_new_tokens: int
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
 
 
 @dataclass

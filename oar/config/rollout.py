@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from oar.common.errors import ConfigError
 from oar.config.checks import one_of, require
-from oar.errors import ConfigError
 
 
 @dataclass

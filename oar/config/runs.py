@@ -2,13 +2,13 @@
 
 from dataclasses import asdict, dataclass, field
 
+from oar.common.provenance import config_hash
 from oar.config.checks import one_of, require
 from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig
 from oar.config.data import BenchmarkConfig, DataConfig, ModelConfig
 from oar.config.evaluation import EvaluationConfig
 from oar.config.learner import LearnerConfig, TrackingConfig
 from oar.config.rollout import RolloutConfig, SyncConfig
-from oar.provenance import config_hash
 
 DEVICES = ("any", "gpu")
 
@@ -140,7 +140,7 @@ class EvaluateConfig:
 
 @dataclass(kw_only=True)
 class Table1Config(TrainConfig):
-    """All cells of Table 1 (experiments/table1.py), and what a cell is where the table does not say it."""
+    """All cells of Table 1 (experiments/table1/__main__.py), and what a cell is where the table does not say it."""
 
     seeds: int
     steps: int | None

@@ -8,9 +8,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
+from oar.common.errors import DataError
 from oar.config.build import validated
 from oar.config.runs import TrainConfig
-from oar.errors import DataError
 
 
 def saved_config(file: Path) -> DictConfig:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from oar.config import GatingConfig
 from oar.config.checks import one_of
-from oar.importance import (
+from oar.method.importance import (
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,

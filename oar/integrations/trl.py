@@ -15,12 +15,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from oar.batch import CompletionBatch, collate
+from oar.common.clock import Clock
+from oar.common.errors import ConfigError, DataError, MissingPackageError
+from oar.common.seeding import derive_seed
 from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
-from oar.credit import assign_credit
-from oar.errors import ConfigError, DataError, MissingPackageError
-from oar.gating import weight_metrics
-from oar.importance import (
+from oar.integrations.methods import estimator_named, gating_named
+from oar.learner.gate import make_gate
+from oar.method.batch import CompletionBatch, collate
+from oar.method.credit import assign_credit
+from oar.method.forward.logprobs import Scores, score_completions
+from oar.method.gating import weight_metrics
+from oar.method.importance import (
     CreditInputs,
     GradientImportance,
     ImportanceEstimator,
@@ -28,12 +33,7 @@ from oar.importance import (
     RandomImportance,
     UniformImportance,
 )
-from oar.integrations.methods import estimator_named, gating_named
-from oar.learner.clock import Clock
-from oar.learner.gate import make_gate
-from oar.probes import make_probe
-from oar.scoring import Scores, score_completions
-from oar.seeding import derive_seed
+from oar.method.probes import make_probe
 from oar.tasks.task import Task
 
 try:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from oar.cli import explain_errors
+from oar.command_line.exit_codes import explain_errors
 from oar.config.saved import saved_settings
 
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from oar.learner.clock import Clock
+from oar.common.clock import Clock
 from oar.learner.groups import Drawn, GroupSampler
-from oar.rollout.parallel import begun
+from oar.rollout.client.parallel import begun
 
 
 class GroupStream:

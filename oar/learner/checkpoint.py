@@ -3,7 +3,7 @@
 A checkpoint is an ordinary Hugging Face folder plus the optimizer's state as safetensors and, written last, `state.json` with
 the hash of every file. Where an adapter is trained, the folder holds the merged weights, and the adapter stands beside them.
 The number of ranks that wrote it does not matter to those that read it. No random state is saved: every draw of a run derives
-from its seed and step (oar/seeding.py), so there is none.
+from its seed and step (oar/common/seeding.py), so there is none.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from oar.common.errors import CheckpointError
 from oar.config import TrainConfig
-from oar.errors import CheckpointError
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.optimizer_state import save_optimizer
-from oar.lora import ADAPTER_FOLDER, adapter_weights, save_adapter
-from oar.weights import full_weights, take_part
+from oar.model.lora import ADAPTER_FOLDER, adapter_weights, save_adapter
+from oar.model.parameters import full_weights, take_part
 
 OPTIMIZER_FOLDER = "optimizer"  # a folder of its own: beside the model's files vLLM would load it as weights
 STATE_FILE = "state.json"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oar.batch import CompletionBatch, collate
+from oar.method.batch import CompletionBatch, collate
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
-from oar.tasks.verifier import Verdict, outcome_shares
+from oar.tasks.verifier.grade import Verdict, outcome_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class GradedBatch:
 
     weight_version: of the weights that drew them; of several the oldest.
     marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
-    outcomes: the share of completions that was judged in each way (oar.tasks.verifier.OUTCOMES).
+    outcomes: the share of completions that was judged in each way (oar.tasks.verifier.grade.OUTCOMES).
     """
 
     batch: CompletionBatch

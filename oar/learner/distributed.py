@@ -16,10 +16,10 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor
 
-from oar.batch import CompletionBatch
+from oar.common.errors import ConfigError, OarError, RankError
 from oar.config import LearnerConfig
-from oar.errors import ConfigError, OarError, RankError
 from oar.learner.collect import GradedBatch
+from oar.method.batch import CompletionBatch
 
 ANOTHER_TELLS_S = 3.0  # an error that all ranks meet is told by one of them, whose end ends the others within this time
 

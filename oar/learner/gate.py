@@ -6,8 +6,8 @@ from functools import partial
 from torch import Tensor
 
 from oar.config import GatingConfig
-from oar.credit import Gate
-from oar.gating import bilevel_weights, drifted_tau
+from oar.method.credit import Gate
+from oar.method.gating import bilevel_weights, drifted_tau
 
 
 def make_gate(cfg: GatingConfig) -> Gate:

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from oar.common.clock import Clock
+from oar.common.seeding import derive_seed
 from oar.config import TrainConfig
-from oar.learner.clock import Clock
+from oar.config.evaluation import Sampling
 from oar.learner.collect import GradedGroup, grade_groups
-from oar.rollout.client import Engine
-from oar.rollout.types import Rollout, Sampling
-from oar.seeding import derive_seed
+from oar.rollout.client.vllm import Engine
+from oar.rollout.types import Rollout
+from oar.tasks.data.sources import ProblemSource
 from oar.tasks.problem import Problem
-from oar.tasks.sources import ProblemSource
 from oar.tasks.task import Task
 
 

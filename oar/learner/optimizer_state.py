@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from oar.errors import CheckpointError
+from oar.common.errors import CheckpointError
 from oar.learner.distributed import Ranks
 
 

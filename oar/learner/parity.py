@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from oar.errors import SyncError
+from oar.common.errors import SyncError
 
 CAUSES = (
     "likely causes: a weight sync that did not reach every tensor (tied embeddings on CPU), another run using the same "

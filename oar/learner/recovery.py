@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from oar.common.errors import EngineError, EngineLostError
+from oar.common.files import write_text_atomic
 from oar.config import RolloutConfig
-from oar.errors import EngineError, EngineLostError
-from oar.files import write_text_atomic
 from oar.learner.distributed import Ranks
 
 ENGINE_LOST = "engine.lost"

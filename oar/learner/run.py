@@ -9,9 +9,12 @@ from pathlib import Path
 
 import torch
 
-from oar.completions import TokenSource, draw
+from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.common.seeding import derive_seed
 from oar.config import TrainConfig
-from oar.evaluation import MEAN, EvaluationResult, concatenate, evaluate
+from oar.config.evaluation import Sampling
+from oar.evaluation.draw import TokenSource, draw
+from oar.evaluation.evaluate import MEAN, EvaluationResult, concatenate, evaluate
 from oar.learner.checkpoint import (
     CHECKPOINTS,
     OPTIMIZER_FOLDER,
@@ -29,18 +32,15 @@ from oar.learner.recovery import Recovery, Steady
 from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
-from oar.models import load_policy, load_tokenizer, load_trained
-from oar.provenance import ROOT, collect_provenance, git_state
+from oar.method.forward.logprobs import score_completions
+from oar.model.load import load_policy, load_tokenizer, load_trained
 from oar.rollout.access import engine_token
+from oar.rollout.client.servers import engine_at
 from oar.rollout.release import refuse_other_release
-from oar.rollout.servers import engine_at
 from oar.rollout.sync import make_sync
-from oar.rollout.types import Sampling
-from oar.scoring import score_completions
-from oar.seeding import derive_seed
-from oar.tasks.sources import load_benchmarks
+from oar.runs.tracking import Tracker, start_tracker
+from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.task import Task
-from oar.tracking import Tracker, start_tracker
 
 CURVE = f"eval/{MEAN}/avg@1"  # the accuracy that a point of the learning curve comes down to
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from oar.errors import DataError
+from oar.common.errors import DataError
 from oar.learner.step import StepReport
-from oar.segments import Segments
+from oar.method.segments import Segments
+from oar.runs.tracking import SAMPLES
 from oar.tasks.task import Task
-from oar.tracking import SAMPLES
+
+RESYNC = 8  # characters of a completion's text that a token may lie behind where its place was lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Sample:
     """One completion of a training step and all that the step knew of it: a line of samples.jsonl without its `step`.
 
     Lists have an entry per completion token. row: its place in the step's batch, from which its random draws derive;
-    segments: `oar.segments.Segments`, None where there is no answer; old_logprobs and entropy (nats): of the policy that
+    segments: `oar.method.segments.Segments`, None where there is no answer; old_logprobs and entropy (nats): of the policy that
     drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0 and 1 where the advantage is 0;
     marks: the task's ground truth by name, as positions.
     """
@@ -122,3 +124,14 @@ def _read(line: str, where: str) -> tuple[int, Sample]:
             f"{where} must be a kept completion with {', '.join(names)}, but it cannot be read ({type(error).__name__}: "
             f"{error}): it may be of an earlier version, so run the training again."
         ) from error
+
+
+def pieces(tokens: Sequence[str], text: str) -> list[str]:
+    """Tokens as they stand in the text: a blank that belongs to no token (word-level tokenizers) goes before the next one."""
+    found, end = [], 0
+    for token in tokens:
+        start = text.find(token, end, end + len(token) + RESYNC) if token else -1
+        between = text[end:start] if start >= 0 else ""
+        found.append(between + token if between.isspace() else token)
+        end = start + len(token) if start >= 0 else end
+    return found

@@ -19,15 +19,15 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from oar.errors import DataError
-from oar.packing import AttentionNamed
+from oar.common.errors import DataError
+from oar.method.forward.packing import AttentionNamed
 
 
 def shard(model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
     """Spread the parameters over all ranks, a group for each layer; forwards see them in `compute_dtype`.
 
     Needs a process group, and the same weights on every rank. Gradients are summed over ranks, not averaged: the loss of a rank
-    is its part of a sum (`oar.losses.loss_scale`).
+    is its part of a sum (`oar.method.losses.loss_scale`).
     """
     mesh = init_device_mesh(model.device.type, (dist.get_world_size(),))
     # Embeddings are in the compute dtype; what a credit signal gives a layer in float32 is meant to be (in_pairs.py).

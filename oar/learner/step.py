@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from oar.advantages import group_advantages, overlong_penalty
+from oar.common.clock import Clock
+from oar.common.errors import DataError
+from oar.common.seeding import derive_seed, generator
 from oar.config import TrainConfig, build
-from oar.credit import assign_credit
-from oar.errors import DataError
-from oar.gating import weight_metrics
-from oar.importance.base import CreditInputs
 from oar.learner.ahead import GroupStream
-from oar.learner.clock import Clock
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
 from oar.learner.distributed import ALONE, Ranks, share_graded
 from oar.learner.gate import make_gate
@@ -30,14 +27,17 @@ from oar.learner.recovery import Steady, once
 from oar.learner.sharding import gathered, recomputed_layers
 from oar.learner.transfer import push
 from oar.learner.update import LossInputs, accumulate_gradient, learning_rate, make_optimizer
-from oar.probes import make_probe
-from oar.rollout.client import Engine
+from oar.method.advantages import group_advantages, overlong_penalty
+from oar.method.credit import assign_credit
+from oar.method.forward.logprobs import Scores, score_completions
+from oar.method.gating import weight_metrics
+from oar.method.importance.base import CreditInputs
+from oar.method.probes import make_probe
+from oar.model.parameters import whole
+from oar.rollout.client.vllm import Engine
 from oar.rollout.sync import WeightSync
-from oar.scoring import Scores, score_completions
-from oar.seeding import derive_seed, generator
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
-from oar.weights import whole
 
 
 @dataclass(frozen=True, slots=True)

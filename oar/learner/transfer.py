@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from oar.errors import SyncError
+from oar.common.errors import SyncError
 from oar.learner.distributed import Ranks
+from oar.model.parameters import full_weights, take_part
 from oar.rollout.sync import WeightSync
-from oar.weights import full_weights, take_part
 
 
 def push(sync: WeightSync, model: PreTrainedModel, version: int, ranks: Ranks) -> None:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from oar.batch import CompletionBatch
 from oar.config import LearnerConfig
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.sharding import recomputed_layers
-from oar.losses import loss_scale, policy_loss, sampler_correction
-from oar.scoring import Scores, score_completions
+from oar.method.batch import CompletionBatch
+from oar.method.forward.logprobs import Scores, score_completions
+from oar.method.losses import loss_scale, policy_loss, sampler_correction
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from oar.errors import ConfigError
-from oar.importance import (
+from oar.common.errors import ConfigError
+from oar.method.importance import (
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,

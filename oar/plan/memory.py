@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from oar.config import TrainConfig
-from oar.importance import (
+from oar.method.forward.projection import GPU_BLOCK, KEPT
+from oar.method.importance import (
     GradientImportance,
     ImportanceEstimator,
     InvertedImportance,
@@ -13,7 +14,6 @@ from oar.importance import (
 from oar.plan.assumptions import Assumptions
 from oar.plan.importance import Lengths, recomputed
 from oar.plan.model import Architecture
-from oar.projection import GPU_BLOCK, KEPT
 
 GIB = 2**30
 FLOAT32 = 4
@@ -94,7 +94,8 @@ def _activations(model: Architecture, size: int, tokens: float, checkpointing: b
 
 
 def _logits(model: Architecture, size: int, positions: int) -> float:
-    """Bytes of the logits of `positions` tokens (oar/projection.py): a block as computed and twice in float32, and those kept."""
+    """Bytes of the logits of `positions` tokens (oar/method/forward/projection.py): a block as computed and twice in
+    float32, and those kept."""
     logits = positions * model.vocabulary
     return float((size + 2 * FLOAT32) * min(logits, GPU_BLOCK) + FLOAT32 * min(logits, KEPT))
 
@@ -139,7 +140,7 @@ def _noisy_graph(model: Architecture, size: int, shown: int, again: int, *, chec
     """Bytes of OAR-G's clean keys of `shown` tokens and of its graph over the `again` of them that run again.
 
     Each block copies the keys and keeps its activations; with checkpointing one block does at a time, and all keep their
-    input. In half precision two forwards run side by side in float32 (oar/importance/in_pairs.py).
+    input. In half precision two forwards run side by side in float32 (oar/method/importance/in_pairs.py).
     """
     copies, wide = (1, size) if size >= FLOAT32 else (2, FLOAT32)
     keys = float(shown * model.kv_bytes(wide))

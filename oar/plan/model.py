@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oar.errors import ConfigError
+from oar.common.errors import ConfigError
 
 # Names in a config.json, and what they are here.
 _KEYS = {
@@ -115,5 +115,6 @@ class Architecture:
         return norms + attention + 4 * self.intermediate * size
 
     def recorded_bytes(self, size: int) -> int:
-        """Bytes of one token's queries, keys and values in one block: `oar.scoring.run_forward` keeps them for credit."""
+        """Bytes of one token's queries, keys and values in one block: `oar.method.forward.logprobs.run_forward` keeps
+        them for credit."""
         return (self.hidden + 2 * self.kv_width) * size

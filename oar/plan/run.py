@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from oar.common.errors import ConfigError
 from oar.config import TrainConfig
-from oar.errors import ConfigError
-from oar.importance import ImportanceEstimator
+from oar.method.importance import ImportanceEstimator
 from oar.plan.assumptions import Assumptions
 from oar.plan.importance import Lengths, Work, forward, importance_work
 from oar.plan.memory import FLOAT32, GIB, NUMBER_BYTES, Memory, memory_of
@@ -137,7 +137,7 @@ def plan_run(
 
 
 def sync_bytes(cfg: TrainConfig, model: Architecture) -> int:
-    """Bytes of the weights that one sync brings to the engines, in their dtype (`oar.rollout.sync.make_sync`)."""
+    """Bytes of the weights that one sync brings to the engines, in their dtype (`oar.rollout.sync.checkpoint.make_sync`)."""
     return NUMBER_BYTES[cfg.model.dtype] * model.parameters
 
 
@@ -232,7 +232,8 @@ def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
 
     On the policy (one update per rollout) a completion with an advantage has one forward that scores, credits and learns,
     and one without it a forward that only scores. Otherwise all are scored first. A KL term gives every completion a
-    gradient and a forward of the reference. The backward computes the logits once more (oar/projection.py), and with
+    gradient and a forward of the reference. The backward computes the logits once more
+    (oar/method/forward/projection.py), and with
     checkpointing the blocks. Source of the factor: Kaplan et al. 2020, section 2.1.
     """
     completion = forward(assume.prompt_tokens + assume.completion_tokens, assume.completion_tokens)

@@ -6,7 +6,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from oar.errors import ConfigError
+from oar.common.errors import ConfigError
 
 TOKEN_VARIABLE = "OAR_ENGINE_TOKEN"
 SHORTEST = 16  # characters; `secrets.token_urlsafe(32)` makes 43

@@ -1,6 +1,6 @@
 """The releases of vLLM that this package knows: routes, arguments and weight transfer are others in each series."""
 
-from oar.errors import ConfigError
+from oar.common.errors import ConfigError
 
 # requirements/base.in pins one of them. 0.24 has neither the routes nor the arguments; 0.25 to 0.31 were not looked at.
 SERIES = "0.32"

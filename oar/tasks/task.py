@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from oar.errors import DataError
-from oar.rollout.types import Sampling
-from oar.segments import Markers, Segments, find_segments
+from oar.common.errors import DataError
+from oar.config.evaluation import Sampling
+from oar.method.segments import Markers, Segments, find_segments
 from oar.tasks.problem import Problem
 from oar.tasks.template import Template, load_template
-from oar.tasks.verifier import Verdict, equal, grade, same_answer, shared_pool
-from oar.tasks.verifier_pool import VerifierPool
-from oar.tasks.verifier_shown import shown
-from oar.tasks.verifier_text import same_text
+from oar.tasks.verifier.grade import Verdict, equal, grade, same_answer, shared_pool
+from oar.tasks.verifier.pool import VerifierPool
+from oar.tasks.verifier.shown import shown
+from oar.tasks.verifier.text import same_text
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error, written_mask
 
 
@@ -22,7 +22,7 @@ class Task:
     """`marker` announces the answer in a completion, e.g. `####`.
 
     Without a template the prompt is the bare question and an answer must be its gold answer to the letter: the embedded
-    task. With one (`Task.with_template`) it says both, and answers are compared by `oar.tasks.verifier` in `pool`.
+    task. With one (`Task.with_template`) it says both, and answers are compared by `oar.tasks.verifier.grade` in `pool`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -34,7 +34,7 @@ class Task:
     def with_template(
         cls, tokenizer: PreTrainedTokenizerBase, template: Template, pool: VerifierPool | None = None
     ) -> "Task":
-        """The task of a template; without a pool answers share the one of `oar.tasks.verifier.verify`."""
+        """The task of a template; without a pool answers share the one of `oar.tasks.verifier.grade.verify`."""
         return cls(tokenizer, template.marker, template, pool)
 
     @classmethod

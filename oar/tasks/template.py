@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from oar.errors import ConfigError, DataError
-from oar.rollout.types import Sampling
-from oar.segments import BOX, HASH, Markers
+from oar.common.errors import ConfigError, DataError
+from oar.config.evaluation import Sampling
+from oar.method.segments import BOX, HASH, Markers
 
 FOLDER = Path(__file__).with_name("templates")  # within the package, so that they come with it
 QUESTION = "{question}"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from oar.drills.catalogue import ENDS, Drill, Scene
-from oar.drills.perform import DrillResult, Stage, perform, printable
-from oar.reports.fault_drills import numbers, write_drills
+from experiments.fault_drills.catalogue import ENDS, Drill, Scene
+from experiments.fault_drills.page import numbers, write_drills
+from experiments.fault_drills.perform import DrillResult, Stage, perform, printable
 from tests.conftest import PATIENCE_S
 from tests.drills import toy_run
 
@@ -72,7 +72,7 @@ def test_a_run_that_keeps_its_promises(tmp_path: Path) -> None:
 )
 def test_every_broken_promise_is_found(flaw: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "orphan" in flaw:  # which nobody will end
-        monkeypatch.setattr("oar.drills.perform.ALONE_S", 0.5)
+        monkeypatch.setattr("experiments.fault_drills.perform.ALONE_S", 0.5)
     result = performed(tmp_path, flaw)
     assert found in result.faults
     assert numbers([result])["broken_promises"] == 1

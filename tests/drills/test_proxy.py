@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from oar.drills.proxy import DAMAGE, DamagingProxy
-from oar.errors import EngineError
-from oar.rollout.client import EngineClient
-from oar.rollout.types import Sampling
+from experiments.fault_drills.proxy import DAMAGE, DamagingProxy
+from oar.common.errors import EngineError
+from oar.config.evaluation import Sampling
+from oar.rollout.client.vllm import EngineClient
 from tests.conftest import start_fake_engine
 
 SAMPLING = Sampling(n=4, temperature=1.0, max_new_tokens=4)

@@ -15,10 +15,11 @@ import torch
 from hydra import initialize_config_dir
 from rich.progress import Progress
 
-from experiments import bench_importance
-from experiments.bench_importance import step_of_each
-from experiments.bench_plan import Bench, BenchConfig
-from experiments.bench_update import (
+from experiments.bench_importance import __main__ as bench_importance
+from experiments.bench_importance.__main__ import step_of_each
+from experiments.bench_importance.plan import Bench, BenchConfig
+from experiments.shared.peak_memory import peak_memory
+from experiments.shared.updates import (
     PlainImportance,
     Synthetic,
     counted_tokens,
@@ -27,12 +28,11 @@ from experiments.bench_update import (
     measure_seconds,
     timed_rounds,
 )
-from experiments.peak_memory import peak_memory
+from oar.common.errors import ConfigError, OarError
 from oar.config import TrainConfig, validated
 from oar.config.composed import composed_run
-from oar.errors import ConfigError, OarError
-from oar.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
 from oar.learner.update import LossInputs, accumulate_gradient
+from oar.method.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
 from tests.models import tiny_model
 from tests.test_config import CONF, composed
 
@@ -69,7 +69,7 @@ def composed_once() -> Iterator[None]:
     """Hydra takes most of a second for each of two dozen variants, and nearly every test has the same ones."""
     kept = cache(lambda *overrides: composed_run(overrides))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.bench_plan.composed_run", lambda overrides: kept(*overrides))
+        patch.setattr("experiments.bench_importance.plan.composed_run", lambda overrides: kept(*overrides))
         yield
 
 

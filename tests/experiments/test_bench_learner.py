@@ -9,12 +9,12 @@ import torch
 from hydra import initialize_config_dir
 from rich.progress import Progress
 
-from experiments.bench_learner import BenchLearner, BenchLearnerConfig
-from experiments.bench_update import WARM_UP_LENGTH
-from experiments.learner_sides import SIDES, Steps, loss_inputs, measure_oar
+from experiments.bench_learner.__main__ import BenchLearner, BenchLearnerConfig
+from experiments.bench_learner.page import Where, case_rows, summary, tidy, write_bench_learner
+from experiments.bench_learner.sides import SIDES, Steps, loss_inputs, measure_oar
+from experiments.shared.updates import WARM_UP_LENGTH
+from oar.common.errors import ConfigError
 from oar.config import validated
-from oar.errors import ConfigError
-from oar.reports.bench_learner import Where, case_rows, summary, tidy, write_bench_learner
 from tests.test_config import CONF, composed
 
 SMALL = ("sizes.qwen_slice.lengths={256:0,2048:0}", "sizes.embedded.lengths={256:4,2048:0}")

@@ -3,8 +3,8 @@
 import pytest
 
 from experiments.bench_precision import BenchPrecisionConfig, measured, page
+from oar.common.errors import ConfigError
 from oar.config import build, validated
-from oar.errors import ConfigError
 from tests.test_config import composed
 
 SMALL = (

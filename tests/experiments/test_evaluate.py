@@ -10,10 +10,10 @@ import pytest
 from transformers import Qwen2Config
 
 from experiments import compare, evaluate
+from oar.common.seeding import derive_seed
 from oar.config import EvaluateConfig, validated
-from oar.rollout.types import Sampling
-from oar.seeding import derive_seed
-from oar.tasks.sources import load_benchmark
+from oar.config.evaluation import Sampling
+from oar.tasks.data.sources import load_benchmark
 from oar.tasks.words.tokenizer import build_tokenizer
 from tests.conftest import start_fake_engine
 from tests.rollout.fake_openai import said

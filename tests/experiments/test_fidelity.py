@@ -11,11 +11,11 @@ import pytest
 import torch
 from hydra import initialize_config_dir
 
-from experiments.fidelity import FidelityConfig, Plan, draw, timed
-from experiments.fidelity_signals import GradientVariant, Surprisal, counted_tokens
-from oar.config import validated
-from oar.errors import ConfigError, DataError
-from oar.fidelity import (
+from experiments.fidelity.__main__ import FidelityConfig, Plan, timed
+from experiments.fidelity.page import write_fidelity
+from experiments.fidelity.signals import GradientVariant, Surprisal, counted_tokens
+from oar.analysis.reports.study_page import CLOSED, OPENED, UNWRITTEN
+from oar.analysis.signals.agreement import (
     AGREEMENT,
     BACKWARD,
     COLUMNS,
@@ -29,12 +29,13 @@ from oar.fidelity import (
     fidelity_table,
     pearson,
 )
-from oar.importance import CreditInputs, GradientImportance, GradientNormImportance, PerturbationImportance
-from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, Probe
-from oar.recall import OVERLAP, SPEARMAN
-from oar.reports.fidelity import write_fidelity
-from oar.reports.study import CLOSED, OPENED, UNWRITTEN
-from oar.tasks.sources import load_benchmark
+from oar.analysis.signals.draw import draw
+from oar.analysis.signals.recall import OVERLAP, SPEARMAN
+from oar.common.errors import ConfigError, DataError
+from oar.config import validated
+from oar.method.importance import CreditInputs, GradientImportance, GradientNormImportance, PerturbationImportance
+from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, Probe
+from oar.tasks.data.sources import load_benchmark
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 from oar.tasks.words.base_model import model_key

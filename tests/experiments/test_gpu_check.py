@@ -17,8 +17,8 @@ from experiments.gpu_check.parts import methods
 from experiments.gpu_check.registry import PARTS, TOTAL_S
 from experiments.gpu_check.runner import Part, run_parts
 from experiments.gpu_check.settings import METHODS, train_config
+from oar.common.errors import ConfigError
 from oar.config import TrainConfig, build, validated
-from oar.errors import ConfigError
 from tests.pretended_gpu import pretended_gpu
 from tests.test_config import composed
 

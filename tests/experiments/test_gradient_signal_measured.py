@@ -9,7 +9,7 @@ import pytest
 import torch
 from hydra import initialize_config_dir
 
-from experiments.gradient_signal import (
+from experiments.gradient_signal.__main__ import (
     CLASSES,
     GradientSignalConfig,
     completion_advantages,
@@ -18,14 +18,14 @@ from experiments.gradient_signal import (
     token_classes,
     token_weights,
 )
+from experiments.gradient_signal.cosines import COLUMNS, TARGET, signal_table
+from experiments.gradient_signal.page import write_gradient_signal
+from oar.analysis.signals.examine import score_batch
+from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
-from oar.errors import ConfigError
-from oar.gradient_signal import COLUMNS, TARGET, signal_table
 from oar.learner.collect import grade_rollouts
-from oar.learner.examine import score_batch
-from oar.reports.gradient_signal import write_gradient_signal
+from oar.method.forward.logprobs import score_completions
 from oar.rollout.types import Rollout
-from oar.scoring import score_completions
 from oar.tasks.task import Task
 from oar.tasks.words import TEACHING_STREAM, build_tokenizer, demonstration, make_tiers, training_problem
 from oar.tasks.words.teaching import TeachConfig, build_model

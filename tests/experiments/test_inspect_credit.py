@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.inspect_credit import InspectCreditConfig, make_page, name_of, origin, weights
+from experiments.inspect_credit.__main__ import InspectCreditConfig, make_page, name_of, origin, weights
+from experiments.inspect_credit.page import inspector_html
+from experiments.inspect_credit.signals import LOGGED
+from oar.common.errors import ConfigError
 from oar.config import validated
-from oar.errors import ConfigError
-from oar.learner.inspecting import LOGGED
-from oar.models import load_tokenizer
-from oar.reports.inspector import inspector_html
+from oar.model.load import load_tokenizer
 from tests.learner.test_examine import RIGHT, WRONG, model, task
 from tests.learner.test_inspecting import STEP, kept, settings
 from tests.test_config import composed

@@ -3,9 +3,9 @@
 import pytest
 from hydra import initialize_config_dir
 
-from experiments.recall import Plan, RecallConfig
+from experiments.recall.__main__ import Plan, RecallConfig
+from oar.common.errors import ConfigError
 from oar.config import validated
-from oar.errors import ConfigError
 from tests.test_config import CONF, composed
 
 

@@ -3,10 +3,10 @@
 import pytest
 from hydra import initialize_config_dir
 
-from experiments.signals import MEASURES, PAGES, SignalsConfig
-from experiments.subjects import Plan
+from experiments.shared.subjects import Plan
+from experiments.signals.__main__ import MEASURES, PAGES, SignalsConfig
+from oar.common.errors import ConfigError
 from oar.config import validated
-from oar.errors import ConfigError
 from tests.experiments.test_recall_config import plan as recall_plan
 from tests.test_config import CONF, composed
 

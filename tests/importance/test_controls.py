@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from oar.errors import DataError
-from oar.gating import bilevel_weights
-from oar.importance import (
+from oar.common.errors import DataError
+from oar.method.forward.logprobs import Scores
+from oar.method.gating import bilevel_weights
+from oar.method.importance import (
     CreditInputs,
     EntropyImportance,
     InvertedImportance,
@@ -18,8 +19,7 @@ from oar.importance import (
     ShuffledImportance,
     UniformImportance,
 )
-from oar.probes import AnswerMeanProbe
-from oar.scoring import Scores
+from oar.method.probes import AnswerMeanProbe
 from tests.models import random_batch, tiny_model
 
 PAPER = {"tau": 0.4, "beta": 2.0, "floor": 0.1, "threshold": "quantile"}

@@ -5,16 +5,16 @@ from copy import deepcopy
 import pytest
 import torch
 
-from experiments.peak_memory import peak_memory
-from oar.attribution import spearman
+from experiments.shared.peak_memory import peak_memory
+from experiments.shared.plain_oar_p import parts
+from oar.common.errors import ConfigError
+from oar.common.seeding import generator
 from oar.config import LoraConfig
-from oar.errors import ConfigError
-from oar.importance import GradientImportance, GradientNormImportance, PerturbationImportance
 from oar.learner.sharding import recomputed_layers
-from oar.lora import add_adapter
-from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
-from oar.seeding import generator
-from tests.importance.plain import parts
+from oar.method.importance import GradientImportance, GradientNormImportance, PerturbationImportance
+from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
+from oar.model.lora import add_adapter
+from oar.statistics.attribution import spearman
 from tests.models import MARKER, credit_inputs, random_batch, spread_embeddings, tiny_model
 
 PROBES = {"lt_logits": LastTokenProbe([MARKER]), "as_mean": AnswerMeanProbe(), "as_joint": AnswerJointProbe()}

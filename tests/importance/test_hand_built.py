@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from oar.attribution import auc, recall_at_truth
-from oar.batch import CompletionBatch, collate
-from oar.importance import CreditInputs, GradientNormImportance, PerturbationImportance
-from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
-from oar.scoring import score_completions
-from oar.segments import Segments
+from oar.method.batch import CompletionBatch, collate
+from oar.method.forward.logprobs import score_completions
+from oar.method.importance import CreditInputs, GradientNormImportance, PerturbationImportance
+from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
+from oar.method.segments import Segments
+from oar.statistics.attribution import auc, recall_at_truth
 
 PAD, EOS, BOS, MARKER = range(4)
 VALUES, KINDS = 4, 3  # kinds: tokens that look different and mean the same

@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar.batch import collate
-from oar.errors import ConfigError, DataError
-from oar.importance import GradientNormImportance, PerturbationImportance
-from oar.importance.perturbation import largest
-from oar.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
-from oar.segments import Segments
-from tests.importance.plain import batched_oar_p, naive_oar_p, outcome, parts
+from experiments.shared.plain_oar_p import batched_oar_p, naive_oar_p, outcome, parts
+from oar.common.errors import ConfigError, DataError
+from oar.method.batch import collate
+from oar.method.importance import GradientNormImportance, PerturbationImportance
+from oar.method.importance.perturbation import largest
+from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
+from oar.method.segments import Segments
 from tests.models import MARKER, PAD, credit_inputs, random_batch, tiny_model
 
 PROBES = {"lt_logits": LastTokenProbe([MARKER]), "as_mean": AnswerMeanProbe(), "as_joint": AnswerJointProbe()}
@@ -182,8 +182,8 @@ def test_random_tokens_and_resampled_ones_are_what_they_say():
 
 def test_resampled_tokens_follow_the_policy():
     """Over many seeds a token comes out as often as the policy says."""
-    from oar.importance.clean import clean_passes
-    from oar.importance.replacements import replacement_ids
+    from oar.method.importance.clean import clean_passes
+    from oar.method.importance.replacements import replacement_ids
 
     model, batch = tiny_model(2), random_batch(2, rows=1)
     many = batch.rows(torch.zeros(3000, dtype=torch.long))

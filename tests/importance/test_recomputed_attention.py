@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from oar.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys, at_columns
-from oar.packing import Attended, Packing
-from oar.scoring import Forward
+from oar.method.forward.logprobs import Forward
+from oar.method.forward.packing import Attended, Packing
+from oar.method.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys, at_columns
 
 COUNT, HEADS, KV_HEADS, SIZE, LENGTH = 3, 4, 2, 8, 12
 POSITIONS = torch.tensor([[3, 4, 5, 9, 10], [4, 5, 9, 10, 0], [8, 9, 10, 0, 0]])

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from datasets import Dataset
 
-from oar.advantages import group_advantages
+from oar.common.clock import Clock
 from oar.config import TrainConfig, validated
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
-from oar.learner.clock import Clock
 from oar.learner.collect import grade_rollouts
 from oar.learner.step import Learner
 from oar.learner.update import LossInputs
+from oar.method.advantages import group_advantages
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task

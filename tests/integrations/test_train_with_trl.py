@@ -11,8 +11,8 @@ pytest.importorskip("trl")
 from trl import GRPOConfig
 
 from experiments.train_with_trl import TrainWithTrlConfig, make_trainer, summary
+from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
-from oar.errors import ConfigError
 from oar.integrations.trl import OARGRPOConfig
 from oar.tasks.words import build_tokenizer
 from tests.models import tiny_model

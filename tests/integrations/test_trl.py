@@ -18,11 +18,11 @@ from omegaconf import OmegaConf
 from peft import LoraConfig, get_peft_model
 from trl import GRPOConfig, GRPOTrainer
 
+from oar.analysis.reports.methods import ORACLES
+from oar.common.errors import ConfigError, DataError, OarError
 from oar.config import GatingConfig, build
-from oar.errors import ConfigError, DataError, OarError
 from oar.integrations.methods import estimator_named, gating_named
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
-from oar.reports.methods import ORACLES
 from tests.integrations.completions import (
     CUT,
     PROBLEMS,

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from oar.cli import explain_errors
+from oar.command_line.exit_codes import explain_errors
 from oar.learner.distributed import joined
 from tests.learner.on_ranks import config
 

@@ -16,21 +16,22 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from oar.cli import explain_errors
+from oar.command_line.exit_codes import explain_errors
+from oar.common.errors import EngineLostError
 from oar.config import TrainConfig, validated
-from oar.errors import EngineLostError
+from oar.config.evaluation import Sampling
 from oar.learner import recovery
 from oar.learner.checkpoint import save_checkpoint
 from oar.learner.distributed import Ranks, joined
 from oar.learner.recovery import ENGINE_LOST, Recovery
 from oar.learner.run import make_learner, verify_sync
 from oar.learner.step import Learner
-from oar.rollout.parallel import begun
-from oar.rollout.types import Rollout, Sampling
+from oar.model.parameters import Gather, full_weights
+from oar.rollout.client.parallel import begun
+from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
-from oar.weights import Gather, full_weights
 from tests.models import tiny_model
 from tests.test_config import composed
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from oar.common.clock import Clock
+from oar.common.errors import ConfigError, EngineError
 from oar.config import TrainConfig, validated
-from oar.errors import ConfigError, EngineError
 from oar.learner.ahead import GroupStream
-from oar.learner.clock import Clock
 from oar.learner.groups import GroupSampler
 from tests.conftest import PATIENCE_S, wait_until
 from tests.learner.test_groups import SETTINGS, TASK, AnswerIsOne, ScriptedEngine
@@ -113,7 +113,7 @@ def test_a_block_that_fails_does_not_wait_for_the_engine():
 def test_a_process_whose_step_failed_does_not_wait_for_the_engine():
     """The draw sleeps for far longer than the process gets to end."""
     code = (
-        "import time; from oar.learner.clock import Clock\n"
+        "import time; from oar.common.clock import Clock\n"
         "from tests.learner.test_ahead import STALE, SlowEngine, stream\n"
         "groups = stream(SlowEngine(), *STALE); groups.take(0, Clock())\n"
         "groups.sampler.client.generate = lambda *_, **__: time.sleep(3600)\n"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from oar.errors import CheckpointError
+from oar.common.errors import CheckpointError
 from oar.learner.checkpoint import (
     OPTIMIZER_FOLDER,
     best_checkpoint,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from oar.learner import clock
-from oar.learner.clock import Clock
+from oar.common import clock
+from oar.common.clock import Clock
 
 
 class Machine:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, examine, gated, redrawn, signal_importance
+from oar.common.errors import DataError, SyncError
 from oar.config import TrainConfig, validated
-from oar.errors import DataError, SyncError
-from oar.gating import bilevel_weights
-from oar.learner.examine import Subject, as_the_gate_sees_it, examine, gated, redrawn, signal_importance
+from oar.method.gating import bilevel_weights
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task

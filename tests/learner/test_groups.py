@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from oar.common.clock import Clock
+from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
-from oar.errors import ConfigError
-from oar.learner.clock import Clock
 from oar.learner.collect import collate_groups
 from oar.learner.groups import GroupSampler
 from oar.rollout.types import Rollout
-from oar.tasks.sources import WordsSource
+from oar.tasks.data.sources import WordsSource
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 from tests.test_config import composed

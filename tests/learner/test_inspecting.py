@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from oar.advantages import group_advantages
+from experiments.inspect_credit.signals import LOGGED, logged_signals, model_signals
+from oar.common.errors import DataError
 from oar.config import TrainConfig, validated
-from oar.errors import DataError
 from oar.learner.collect import grade_rollouts
-from oar.learner.inspecting import LOGGED, logged_signals, model_signals
 from oar.learner.samples import Sample, read_samples, sample_rows
 from oar.learner.step import Clock, Learner, StepReport
 from oar.learner.update import LossInputs
+from oar.method.advantages import group_advantages
+from oar.runs.tracking import LocalTracker
 from oar.tasks.words import build_tokenizer
-from oar.tracking import LocalTracker
 from tests.learner.test_examine import PROBLEM, RIGHT, SILENT, WRONG, model, rollout, task
 from tests.models import tiny_model
 from tests.test_config import composed

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oar.errors import SyncError
+from oar.common.errors import SyncError
 from oar.learner.parity import parity_metrics
 
 MASK = torch.tensor([[True, True, False]])

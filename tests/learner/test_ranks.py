@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from oar.attribution import spearman
-from oar.errors import ConfigError
-from oar.importance import GradientImportance
+from oar.common.errors import ConfigError
 from oar.learner.distributed import ALONE, joined
 from oar.learner.sharding import gathered, shard
-from oar.probes import AnswerMeanProbe
+from oar.method.importance import GradientImportance
+from oar.method.probes import AnswerMeanProbe
+from oar.statistics.attribution import spearman
 from tests.learner.on_ranks import ADAPTED, BY_ONE, BY_TWO, LOSING, RUNS, SAVED, STEPS, config, start_model, train
 from tests.models import credit_inputs, random_batch, spread_embeddings
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from oar.common.errors import EngineError, EngineLostError, SyncError
 from oar.config import RolloutConfig, TrainConfig, validated
-from oar.errors import EngineError, EngineLostError, SyncError
 from oar.learner.distributed import ALONE
 from oar.learner.recovery import ENGINE_LOST, Recovery, Steady
 from tests.test_config import composed

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oar.config import TrainConfig, validated
-from oar.credit import assign_credit
-from oar.gating import bilevel_weights
-from oar.importance import (
+from oar.learner.update import LossInputs, accumulate_gradient, learning_rate
+from oar.method.credit import assign_credit
+from oar.method.forward.logprobs import score_completions
+from oar.method.gating import bilevel_weights
+from oar.method.importance import (
     CreditInputs,
     GradientImportance,
     GradientNormImportance,
@@ -19,10 +21,8 @@ from oar.importance import (
     RandomImportance,
     UniformImportance,
 )
-from oar.learner.update import LossInputs, accumulate_gradient, learning_rate
-from oar.losses import loss_scale, policy_loss
-from oar.probes import AnswerMeanProbe
-from oar.scoring import score_completions
+from oar.method.losses import loss_scale, policy_loss
+from oar.method.probes import AnswerMeanProbe
 from tests.models import random_batch, tiny_model
 from tests.test_config import composed
 

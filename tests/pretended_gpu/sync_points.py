@@ -25,7 +25,7 @@ credit's own.
 - **waits**: the CPU needs to know what the GPU has not computed yet (`.item()`, `.tolist()`, a copy to the CPU, `nonzero`, a mask
   as an index), so the GPU runs out of work. One per micro-batch is cheap beside its forward, one per layer is not.
 - **uploads**: copies from the CPU to the GPU, for which it does not have to be idle.
-- **synchronised**: the clock of stages (`oar/learner/clock.py`) waits at both ends of each.
+- **synchronised**: the clock of stages (`oar/common/clock.py`) waits at both ends of each.
 
 | method | waits | uploads | synchronised | where it waits most |
 |---|---|---|---|---|

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import gradient_signal
-from oar.learner.examine import Subject, examine, gated, signal_importance
-from oar.learner.inspecting import model_signals
-from oar.signals.disturbance import disturbance, replaced_tokens
+from experiments.gradient_signal import __main__ as gradient_signal
+from experiments.inspect_credit.signals import model_signals
+from experiments.signals.disturbance import disturbance, replaced_tokens
+from oar.analysis.signals.examine import Subject, examine, gated, signal_importance
 from oar.tasks.words import build_tokenizer
 from tests.experiments.test_gradient_signal_measured import config, demonstrations, plan, small, untaught
 from tests.learner.test_examine import PROBLEM, RIGHT, SILENT, WRONG, model, rollout, settings, task

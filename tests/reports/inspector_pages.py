@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from oar.inspection import TokenSignal
+from experiments.inspect_credit.page import InspectorPage
+from experiments.inspect_credit.token_signal import TokenSignal
 from oar.learner.samples import Sample
-from oar.reports.inspector import InspectorPage
 
 ATTACK = "</script><img src=x onerror=\"document.title='owned'\"><!-- & {{js}} \u2028"
 

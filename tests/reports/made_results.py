@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from oar.reports.differences import DIFFERENCES
-from oar.reports.inspector import inspector_html
-from oar.reports.report import Section
-from oar.reports.study import UNWRITTEN, StudyPage, write_study
+from experiments.inspect_credit.page import inspector_html
+from experiments.report.page import Section
+from oar.analysis.reports.differences import DIFFERENCES
+from oar.analysis.reports.study_page import UNWRITTEN, StudyPage, write_study
 from tests.reports.inspector_pages import small_page
 
 ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{js}}"

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, WITHIN, Claim, load_claims, verdict
-from oar.errors import ConfigError, DataError
-from oar.ledger import ledger
-from oar.quantities import accuracy_of, collapse_step
-from oar.reports.claims import claims_section, write_claims
-from oar.runs import Run, full_steps, read_run
+from oar.analysis.claims.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, WITHIN, Claim, load_claims, verdict
+from oar.analysis.claims.ledger import ledger
+from oar.analysis.claims.page import claims_section, write_claims
+from oar.analysis.claims.quantities import accuracy_of, collapse_step
+from oar.common.errors import ConfigError, DataError
+from oar.runs.folder import Run, full_steps, read_run
 from tests.made_runs import Scores, make_run
 
 ROOT = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.dashboard import DashboardConfig, as_page
+from experiments.dashboard.__main__ import DashboardConfig, as_page
+from experiments.dashboard.page import averages, dashboard_html, find_runs, page_data, read_logged
+from experiments.dashboard.runs import SAMPLES, SECTIONS, lines_of, metrics_of, other_differences, sections_of
+from oar.analysis.reports.figures import COLOURS
+from oar.analysis.reports.html import WEB
+from oar.common.errors import ConfigError
 from oar.config import validated
-from oar.errors import ConfigError
-from oar.reports.dashboard import SAMPLES, SECTIONS, lines_of, metrics_of, other_differences, sections_of
-from oar.reports.dashboard_page import averages, dashboard_html, find_runs, page_data, read_logged
-from oar.reports.figures import COLOURS
-from oar.reports.html import WEB
 from tests.reports.dashboard_runs import small_runs
 from tests.reports.inspector_pages import ATTACK
 from tests.reports.test_inspector import Elements

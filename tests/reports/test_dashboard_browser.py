@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from oar.reports.dashboard_page import dashboard_html, find_runs, read_logged
+from experiments.dashboard.page import dashboard_html, find_runs, read_logged
 from tests.reports.dashboard_runs import small_runs
 from tests.reports.inspector_pages import ATTACK
 from tests.reports.test_inspector_browser import CHROMIUM, PATIENCE_MS, QUIET, luminance, rgb

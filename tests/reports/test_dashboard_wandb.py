@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from oar.reports.dashboard_page import find_runs, read_logged
+from experiments.dashboard.page import find_runs, read_logged
 from tests.reports.wandb_server import ENTITY, KEY, PROJECT, Recording, serving
 
 ROOT = Path(__file__).parents[2]
@@ -20,11 +20,11 @@ REAL = ROOT / "results" / "embedded"
 # Each line of what it prints is what one call came to; the key changes on the way.
 CALLS = f"""
 import json, os
-from oar.tracking import quiet_wandb
+from oar.runs.tracking import quiet_wandb
 quiet_wandb()
 import wandb
-from oar.errors import OarError
-from oar.reports.dashboard_wandb import read_project, save_report, save_workspace
+from oar.common.errors import OarError
+from experiments.dashboard.wandb_view import read_project, save_report, save_workspace
 
 def call(function, *arguments):
     try:

@@ -6,19 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.claims import TOO_FEW
-from oar.comparison import compare, read_evaluation
-from oar.errors import DataError
-from oar.gathering import gather
-from oar.levels import compare_levels
-from oar.power import seeds_needed
-from oar.reports.differences import COLUMNS, differences, differences_section, needed_text, read_problem_scores
-from oar.reports.methods import BASE, kind, label, method_order
-from oar.reports.table1 import COLUMNS as SCORE_COLUMNS
-from oar.reports.table1 import Cell, write_table1
-from oar.runs import read_run
-from oar.studies import Finished
-from oar.studies import differences as study_differences
+from experiments.stability.gathering import gather
+from experiments.stability.levels import compare_levels
+from experiments.study.studies import Finished
+from experiments.study.studies import differences as study_differences
+from experiments.table1.page import COLUMNS as SCORE_COLUMNS
+from experiments.table1.page import Cell, write_table1
+from oar.analysis.claims.claims import TOO_FEW
+from oar.analysis.reports.differences import COLUMNS, differences, differences_section, needed_text, read_problem_scores
+from oar.analysis.reports.methods import BASE, kind, label, method_order
+from oar.common.errors import DataError
+from oar.evaluation.compare import compare, read_evaluation
+from oar.runs.folder import read_run
+from oar.statistics.power import seeds_needed
 from tests.made_runs import Scores, make_run
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"

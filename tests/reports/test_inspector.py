@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from oar.errors import DataError
-from oar.reports.inspector import inspector_html, page_data, pieces
+from experiments.inspect_credit.page import inspector_html, page_data
+from oar.common.errors import DataError
+from oar.learner.samples import pieces
 from tests.reports.inspector_pages import ATTACK, large_page, small_page
 
 

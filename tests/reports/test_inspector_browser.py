@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from oar.reports.inspector import InspectorPage, inspector_html
+from experiments.inspect_credit.page import InspectorPage, inspector_html
 from tests.reports.inspector_pages import ATTACK, large_page, small_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from oar.recall import Truth, recall_table
-from oar.reports.recall import write_recall
+from experiments.recall.page import write_recall
+from oar.analysis.signals.recall import Truth, recall_table
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SIGNALS = {

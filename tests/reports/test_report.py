@@ -12,15 +12,15 @@ import pytest
 from omegaconf import OmegaConf
 from PIL import Image, ImageChops
 
-from experiments.report import ReportConfig, SectionConfig
+from experiments.report.__main__ import ReportConfig, SectionConfig
+from experiments.report.charts import Dot, Panel, Row, dot_chart
+from experiments.report.folders import slug
+from experiments.report.page import Report, Section, report_html
+from experiments.report.summary import does_it_matter, summary, which_tokens
+from oar.analysis.reports.study_page import UNWRITTEN
+from oar.common.errors import ConfigError, DataError
 from oar.config import validated
-from oar.errors import ConfigError, DataError
-from oar.reports.report import Report, Section, report_html
-from oar.reports.report_charts import Dot, Panel, Row, dot_chart
-from oar.reports.report_folders import slug
-from oar.reports.report_summary import does_it_matter, summary, which_tokens
-from oar.reports.study import UNWRITTEN
-from oar.statistics import ENDS
+from oar.statistics.intervals import ENDS
 from tests.reports.made_results import CONCLUSION, SECTIONS, make_results, recall_table, write_folder
 
 

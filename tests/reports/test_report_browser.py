@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from oar.reports.report import report_html
+from experiments.report.page import report_html
 from tests.reports.made_results import SECTIONS, make_results
 from tests.reports.test_inspector_browser import CHROMIUM, PATIENCE_MS, QUIET, luminance, rgb
 

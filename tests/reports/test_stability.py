@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from oar.gathering import gather
-from oar.levels import compare_levels, deciding_keys
-from oar.provenance import ROOT
-from oar.reports.stability import write_stability
-from oar.reports.stability_studies import study_of
-from oar.reports.study import UNWRITTEN
+from experiments.stability.gathering import gather
+from experiments.stability.levels import compare_levels, deciding_keys
+from experiments.stability.page import write_stability
+from experiments.stability.studies import study_of
+from oar.analysis.reports.study_page import UNWRITTEN
+from oar.common.provenance import ROOT
 from tests.made_runs import make_run
 from tests.test_gathering import recorded
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.errors import DataError
-from oar.reports.table1 import Cell, write_table1
+from experiments.table1.page import Cell, write_table1
+from oar.common.errors import DataError
 from tests.made_runs import describe_run, write_lines
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"

@@ -178,7 +178,7 @@ if __name__ == "__main__":
     parser.add_argument("--model", default="policy")
     parser.add_argument("--max-model-len", type=int, default=64)
     parser.add_argument(
-        "--asks", action="store_true", help="for the token in OAR_ENGINE_TOKEN, as oar.rollout.guard does"
+        "--asks", action="store_true", help="for the token in OAR_ENGINE_TOKEN, as oar.rollout.server.guard does"
     )
     parser.add_argument("--updating", action="store_true", help="a weight update was left open")
     with FakeEngine(parser.parse_args()) as server:

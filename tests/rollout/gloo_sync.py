@@ -16,8 +16,8 @@ from vllm.distributed.utils import stateless_init_torch_distributed_process_grou
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine, NCCLWeightTransferUpdateInfo
 
-from oar.rollout.ipc_worker import Extension as IpcExtension
-from oar.rollout.nccl import NcclSync
+from oar.rollout.sync.ipc_worker import Extension as IpcExtension
+from oar.rollout.sync.nccl import NcclSync
 
 JOIN_S = 15.0  # how long a worker waits for the others
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from oar.errors import DataError, EngineError, EngineLostError, OarError, SyncError
-from oar.rollout.client import UNKNOWN_VERSION, EngineClient
-from oar.rollout.http import HttpServer
-from oar.rollout.sync import CheckpointSync
-from oar.rollout.types import Sampling
+from oar.common.errors import DataError, EngineError, EngineLostError, OarError, SyncError
+from oar.config.evaluation import Sampling
+from oar.rollout.client.http import HttpServer
+from oar.rollout.client.vllm import UNKNOWN_VERSION, EngineClient
+from oar.rollout.sync.checkpoint import CheckpointSync
 from tests.conftest import in_time, start_fake_engine, tiny_model
 
 PROMPTS = [[5, 6, 7], [8, 9]]
@@ -68,7 +68,7 @@ def test_a_dead_server_is_told_from_a_busy_one(fake: Callable[..., str], monkeyp
     url = fake()
     assert not HttpServer(url, 1.0).refuses("/health")
     with monkeypatch.context() as patient:
-        patient.setattr("oar.rollout.http.BUSY_S", 20.0)
+        patient.setattr("oar.rollout.client.http.BUSY_S", 20.0)
         assert HttpServer(url, 1.0).refuses("/nowhere")  # it answers, but not with 200
     with socket.create_server(("127.0.0.1", 0)) as busy:  # takes connections and never answers
         server = HttpServer(f"http://127.0.0.1:{busy.getsockname()[1]}", 1.0)

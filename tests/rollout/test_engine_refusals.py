@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from experiments import doctor
-from oar.errors import ConfigError, EngineError
-from oar.rollout.engine import EngineOptions, VllmEngine, telling_lines
+from oar.common.errors import ConfigError, EngineError
+from oar.rollout.server.engine import EngineOptions, VllmEngine, telling_lines
 
 
 def test_a_port_in_use_is_named(tiny_model_dir: Path, tmp_path: Path) -> None:

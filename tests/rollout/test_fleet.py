@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from oar.common.errors import ConfigError, EngineError
 from oar.config import TrainConfig, validated
-from oar.errors import ConfigError, EngineError
-from oar.lanes import Job, run_missing
+from oar.launch.pool import Job, run_missing
+from oar.launch.supervisor import engine_options, one_engine, server_options, train
 from oar.rollout.access import TOKEN_VARIABLE
-from oar.rollout.client import UNKNOWN_VERSION
-from oar.rollout.engine import EngineOptions
-from oar.rollout.fleet import KeptFleet, VllmFleet, gpus_of_servers
-from oar.rollout.servers import engine_at
-from oar.supervisor import engine_options, one_engine, server_options, train
+from oar.rollout.client.servers import engine_at
+from oar.rollout.client.vllm import UNKNOWN_VERSION
+from oar.rollout.server.engine import EngineOptions
+from oar.rollout.server.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from tests.conftest import FAKE_SERVERS, TOKEN
 from tests.test_config import composed
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from oar.errors import EngineError
-from oar.rollout.openai import OpenAIClient, TextCompletion
-from oar.rollout.types import Sampling
+from oar.common.errors import EngineError
+from oar.config.evaluation import Sampling
+from oar.rollout.client.openai import OpenAIClient, TextCompletion
 from tests.conftest import in_time, start_fake_engine
 from tests.rollout.fake_openai import said
 

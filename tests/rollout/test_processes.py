@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oar.processes import ChildProcess
+from oar.common.processes import ChildProcess
 from tests.conftest import PATIENCE_S, in_time, wait_until
 
 # Starts a child that ignores SIGTERM in a session of its own, writes both process ids, and waits; "stubborn" ignores SIGTERM too.
@@ -73,7 +73,7 @@ def test_a_command_that_cannot_start_says_so(tmp_path: Path) -> None:
 def test_stop_ends_children_of_children_even_deaf_ones(
     tmp_path: Path, manner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oar.processes._MARGIN_S", PATIENCE_S)  # a busy machine's guardian is late
+    monkeypatch.setattr("oar.common.processes._MARGIN_S", PATIENCE_S)  # a busy machine's guardian is late
     process, pids = start_family(tmp_path, manner)
     assert process.poll() is None
     assert process.stop() >= 0, "the guardian did it, and was not killed"
@@ -119,7 +119,7 @@ def test_a_killed_guardian_leaves_nothing_after_stop(tmp_path: Path) -> None:
 
 def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     supervisor = (
-        "import sys, time; from oar.processes import ChildProcess;"
+        "import sys, time; from oar.common.processes import ChildProcess;"
         "process = ChildProcess([sys.executable, '-c', *sys.argv[1:]], grace_s=1.0); print(process.pid, flush=True);"
         "time.sleep(600)"
     )

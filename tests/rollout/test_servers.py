@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import requests
 
-from oar.errors import DataError, EngineError
-from oar.rollout.client import UNKNOWN_VERSION, EngineClient
-from oar.rollout.parallel import together
-from oar.rollout.servers import EngineFleet, engine_at
-from oar.rollout.types import Sampling
+from oar.common.errors import DataError, EngineError
+from oar.config.evaluation import Sampling
+from oar.rollout.client.parallel import together
+from oar.rollout.client.servers import EngineFleet, engine_at
+from oar.rollout.client.vllm import UNKNOWN_VERSION, EngineClient
 from tests.conftest import PATIENCE_S, in_time
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11], [12], [13, 14]]
@@ -95,9 +95,7 @@ def test_the_first_error_of_works_side_by_side_is_told_at_once() -> None:
 
 
 def test_the_end_of_the_process_waits_for_no_request() -> None:
-    hanging = (
-        "import time; from oar.rollout.parallel import together; together([lambda: time.sleep(3600), lambda: 1 / 0])"
-    )
+    hanging = "import time; from oar.rollout.client.parallel import together; together([lambda: time.sleep(3600), lambda: 1 / 0])"
     command = [sys.executable, "-c", hanging]
     process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert "ZeroDivisionError" in process.stderr

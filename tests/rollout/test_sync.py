@@ -14,15 +14,16 @@ import torch
 from safetensors.torch import load_file
 from torch.storage import TypedStorage
 
+from oar.common.errors import ConfigError, EngineLostError, SyncError
 from oar.config import SyncConfig
-from oar.errors import ConfigError, EngineLostError, SyncError
-from oar.models import weights_size
-from oar.rollout.client import UNKNOWN_VERSION, EngineClient
-from oar.rollout.ipc_handles import handle_from_json, handle_to_json
-from oar.rollout.nccl import NcclSync
-from oar.rollout.servers import engine_at
-from oar.rollout.sync import TMPFS, CheckpointSync, WeightSync, make_sync, transfer_folder, transfer_folders
-from oar.weights import described, full_weights
+from oar.model.load import weights_size
+from oar.model.parameters import described, full_weights
+from oar.rollout.client.servers import engine_at
+from oar.rollout.client.vllm import UNKNOWN_VERSION, EngineClient
+from oar.rollout.sync import WeightSync, make_sync
+from oar.rollout.sync.checkpoint import TMPFS, CheckpointSync, transfer_folder, transfer_folders
+from oar.rollout.sync.ipc_handles import handle_from_json, handle_to_json
+from oar.rollout.sync.nccl import NcclSync
 from tests.conftest import in_time, tiny_model
 
 BEGIN = ["/update_weight_version", "/pause?mode=wait"]
@@ -284,7 +285,9 @@ def test_one_that_fails_first_keeps_no_other_from_leaving(
     url, failing = fake(), fake("--fault", "fails_at", "--at", "/shutdown")
     sync = LocalSync([failing, url])
     sync.push(tiny_model(0), 0)
-    monkeypatch.setattr("oar.rollout.nccl.together", lambda works, _: [work() for work in works])  # the slowest threads
+    monkeypatch.setattr(
+        "oar.rollout.sync.nccl.together", lambda works, _: [work() for work in works]
+    )  # the slowest threads
     sync.close()
     assert routes(url).count("/shutdown_weight_transfer_engine") == 1
     assert sync.groups[0].destroyed
@@ -347,5 +350,5 @@ def test_the_learner_loads_vllm_only_for_ways_that_need_it() -> None:
         plain = {name.name for node in body if isinstance(node, ast.Import) for name in node.names}
         imported[".".join(path.relative_to(root).with_suffix("").parts)] = froms | plain
     heavy = {name for name, others in imported.items() if any(other.split(".")[0] == "vllm" for other in others)}
-    assert heavy == {"oar.rollout.nccl", "oar.rollout.ipc", "oar.rollout.ipc_worker"}
+    assert heavy == {"oar.rollout.sync.nccl", "oar.rollout.sync.ipc", "oar.rollout.sync.ipc_worker"}
     assert not [name for name, others in imported.items() if others & heavy]

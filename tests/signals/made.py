@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from oar.attribution import Floats
-from oar.importance import CreditInputs
-from oar.recall import Truth
-from oar.signals.examined import Examined
+from experiments.signals.examined import Examined
+from oar.analysis.signals.recall import Truth
+from oar.method.importance import CreditInputs
+from oar.statistics.attribution import Floats
 
 W, C, O = "word", "before", "operator"  # noqa: E741
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oar.signals.error_location import error_location, tenths
+from experiments.signals.error_location import error_location, tenths
 from tests.signals.made import C, O, W, examined
 
 FOUND = examined(

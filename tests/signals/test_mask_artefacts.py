@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 import torch
 
-from oar.gating import bilevel_weights
-from oar.importance import CreditInputs, PerturbationImportance
-from oar.learner.examine import by_completion
-from oar.probes import AnswerMeanProbe
-from oar.signals.disturbance import disturbance, replaced_tokens, unchanged_attention
-from oar.signals.mask_artefacts import completion_artefacts, mask_artefacts
+from experiments.signals.disturbance import disturbance, replaced_tokens, unchanged_attention
+from experiments.signals.mask_artefacts import completion_artefacts, mask_artefacts
+from oar.analysis.signals.examine import by_completion
+from oar.method.gating import bilevel_weights
+from oar.method.importance import CreditInputs, PerturbationImportance
+from oar.method.probes import AnswerMeanProbe
 from tests.models import PAD, credit_inputs, random_batch, tiny_model
 from tests.signals.made import C, W, examined
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.signals.examined import gap, pooled_mean
-from oar.signals.proxy_mismatch import completion_mismatch, proxy_mismatch
+from experiments.signals.examined import gap, pooled_mean
+from experiments.signals.proxy_mismatch import completion_mismatch, proxy_mismatch
 from tests.signals.made import C, O, W, examined
 
 FOUND = examined(

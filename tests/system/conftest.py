@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from oar.config import TrainConfig, validated
-from oar.models import model_folder
+from oar.launch.start_model import model_folder
+from oar.launch.supervisor import engine_options
 from oar.rollout.access import TOKEN_VARIABLE
-from oar.rollout.engine import VllmEngine
-from oar.supervisor import engine_options
+from oar.rollout.server.engine import VllmEngine
 from tests.test_config import composed
 
 ROOT = Path(__file__).parents[2]

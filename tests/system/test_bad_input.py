@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from oar.learner.checkpoint import save_checkpoint
-from oar.models import load_policy, load_tokenizer
-from oar.rollout.sync import transfer_folders
+from oar.model.load import load_policy, load_tokenizer
+from oar.rollout.sync.checkpoint import transfer_folders
 from tests.conftest import start_fake_engine
 from tests.system.conftest import SMALL, run
 

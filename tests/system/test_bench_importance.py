@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.rollout.engine import VllmEngine
+from oar.rollout.server.engine import VllmEngine
 from tests.system.conftest import run
 from tests.test_costs import KEYS
 

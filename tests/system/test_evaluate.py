@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.rollout.engine import VllmEngine
+from oar.rollout.server.engine import VllmEngine
 from tests.system.conftest import run, start, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]

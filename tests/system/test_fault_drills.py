@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.drills.catalogue import SHORT
-from oar.rollout.engine import VllmEngine
+from experiments.fault_drills.catalogue import SHORT
+from oar.rollout.server.engine import VllmEngine
 from tests.system.conftest import run
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]

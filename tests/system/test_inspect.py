@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oar.rollout.engine import VllmEngine
+from oar.rollout.server.engine import VllmEngine
 from tests.system.conftest import SMALL, run
 from tests.test_tracking import logged_to_wandb
 

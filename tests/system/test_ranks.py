@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oar.rollout.engine import VllmEngine
+from oar.rollout.server.engine import VllmEngine
 from tests.system.conftest import SMALL, run, start, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]

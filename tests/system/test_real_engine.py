@@ -15,11 +15,12 @@ import pytest
 import requests
 import torch
 
-from oar.errors import EngineError
-from oar.rollout.client import UNKNOWN_VERSION, EngineClient
-from oar.rollout.engine import EngineOptions, VllmEngine
-from oar.rollout.sync import CheckpointSync, transfer_folder
-from oar.rollout.types import Rollout, Sampling
+from oar.common.errors import EngineError
+from oar.config.evaluation import Sampling
+from oar.rollout.client.vllm import UNKNOWN_VERSION, EngineClient
+from oar.rollout.server.engine import EngineOptions, VllmEngine
+from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
+from oar.rollout.types import Rollout
 from tests.conftest import EOS, SECRETS, TOKEN, tiny_model
 
 pytestmark = pytest.mark.engine
@@ -198,7 +199,7 @@ def test_a_server_that_was_killed_leaves_nothing(tiny_model_dir: Path, tmp_path:
 
 def test_a_supervisor_that_was_killed_leaves_no_engine(tiny_model_dir: Path, tmp_path: Path) -> None:
     supervisor = (
-        "import sys, time; from pathlib import Path; from oar.rollout.engine import EngineOptions, VllmEngine\n"
+        "import sys, time; from pathlib import Path; from oar.rollout.server.engine import EngineOptions, VllmEngine\n"
         "if __name__ == '__main__':\n"
         "    engine = VllmEngine(EngineOptions(Path(sys.argv[1]), Path(sys.argv[2]), max_model_len=128))\n"
         "    engine.start(); print(engine._process.pid, flush=True); time.sleep(600)\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.reports.study import CLOSED, OPENED, UNWRITTEN
-from oar.rollout.engine import VllmEngine
+from oar.analysis.reports.study_page import CLOSED, OPENED, UNWRITTEN
+from oar.rollout.server.engine import VllmEngine
 from tests.system.conftest import run, start, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from oar.rollout.access import TOKEN_VARIABLE
-from oar.rollout.client import EngineClient
-from oar.rollout.engine import VllmEngine
-from oar.rollout.sync import transfer_folders
+from oar.rollout.client.vllm import EngineClient
+from oar.rollout.server.engine import VllmEngine
+from oar.rollout.sync.checkpoint import transfer_folders
 from tests.conftest import SECRETS
 from tests.system.conftest import ROOT, SMALL, run, start, wait_for
 

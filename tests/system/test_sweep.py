@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oar.gathering import gather
+from experiments.stability.gathering import gather
 from tests.system.conftest import SMALL, run
 from tests.system.test_runs import processes_of
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import requests
 
-from oar.errors import SyncError
-from oar.rollout.client import Engine, EngineClient
-from oar.rollout.engine import VllmEngine
-from oar.rollout.ipc_handles import handle_to_json
-from oar.rollout.servers import engine_at
-from oar.rollout.sync import CheckpointSync
-from oar.rollout.types import Rollout, Sampling
+from oar.common.errors import SyncError
+from oar.config.evaluation import Sampling
+from oar.rollout.client.servers import engine_at
+from oar.rollout.client.vllm import Engine, EngineClient
+from oar.rollout.server.engine import VllmEngine
+from oar.rollout.sync.checkpoint import CheckpointSync
+from oar.rollout.sync.ipc_handles import handle_to_json
+from oar.rollout.types import Rollout
 from tests.conftest import TOKEN, tiny_model, transfer_engine
 from tests.rollout.gloo_sync import JOIN_S, GlooSync
 from tests.rollout.test_sync import a_handle

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oar.tasks.contamination import Comparison, Prints, compare
+from oar.tasks.data.contamination import Comparison, Prints, compare
 from oar.tasks.problem import Problem, ProblemSet
 
 STAMPS = (

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from oar.config import TrainConfig, build, validated
-from oar.tasks.contamination import Prints, compare
+from oar.tasks.data.contamination import Prints, compare
+from oar.tasks.data.records import last_boxed
+from oar.tasks.data.sources import DatasetSource, load_benchmarks
 from oar.tasks.problem import ProblemSet
-from oar.tasks.records import last_boxed
-from oar.tasks.sources import DatasetSource, load_benchmarks
 from tests.test_config import composed
 
 FOLDER = Path(os.environ.get("OAR_DATA", "")).absolute()

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oar.common.errors import ConfigError, DataError
 from oar.config import TrainConfig, build, validated
-from oar.errors import ConfigError, DataError
+from oar.config.data import DatasetConfig
+from oar.tasks.data.records import last_boxed, load_problems
+from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.problem import Problem
-from oar.tasks.records import DatasetConfig, last_boxed, load_problems
-from oar.tasks.sources import load_benchmarks
 from tests.test_config import composed
 
 PUBLIC = Path(__file__).parents[1] / "data" / "public"

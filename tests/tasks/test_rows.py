@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from oar.errors import DataError
-from oar.processes import ChildProcess
-from oar.tasks.rows import HUB_DEADLINE_S, HUB_REQUEST_S, file_rows
+from oar.common.errors import DataError
+from oar.common.processes import ChildProcess
+from oar.tasks.data.rows import HUB_DEADLINE_S, HUB_REQUEST_S, file_rows
 from tests.conftest import wait_until
 from tests.tasks.fake_hub import COMMIT
 
 ROOT = Path(__file__).parents[2]
 LOAD = """
 import sys
-from oar.errors import DataError
-from oar.tasks.rows import hub_rows
+from oar.common.errors import DataError
+from oar.tasks.data.rows import hub_rows
 try:
     rows = hub_rows("some/set", "main", "test", sys.argv[1], "benchmark.path")
     print(rows.values, rows.origin)

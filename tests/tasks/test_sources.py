@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from oar.common.errors import ConfigError, DataError
 from oar.config import TrainConfig, build, validated
-from oar.errors import ConfigError, DataError
+from oar.tasks.data.sources import DatasetSource, WordsSource, load_benchmarks, refuse_contaminated, refuse_unreadable
 from oar.tasks.problem import Problem, ProblemSet
-from oar.tasks.sources import DatasetSource, WordsSource, load_benchmarks, refuse_contaminated, refuse_unreadable
 from tests.test_config import composed
 
 PUBLIC = Path(__file__).parents[1] / "data" / "public"

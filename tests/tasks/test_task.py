@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from oar.errors import DataError
+from oar.common.errors import DataError
 from oar.learner.collect import grade_rollouts
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem

@@ -9,13 +9,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from oar.errors import ConfigError, DataError
-from oar.segments import BOX, HASH, Segments
+from oar.common.errors import ConfigError, DataError
+from oar.method.segments import BOX, HASH, Segments
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 from oar.tasks.template import FOLDER, Template, load_template
-from oar.tasks.verifier import Verdict
-from oar.tasks.verifier_pool import VerifierPool
+from oar.tasks.verifier.grade import Verdict
+from oar.tasks.verifier.pool import VerifierPool
 from oar.tasks.words import build_tokenizer
 from tests.byte_level import byte_level_tokenizer
 

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar.errors import DataError
-from oar.segments import BOX, HASH
-from oar.tasks.verifier import Verdict, equal, grade, outcome_shares, verify
-from oar.tasks.verifier_pool import VerifierPool
-from oar.tasks.verifier_shown import shown
-from oar.tasks.verifier_structure import NeedsSymbolsError, PlainOnly, judge
+from oar.common.errors import DataError
+from oar.method.segments import BOX, HASH
+from oar.tasks.verifier import verify
+from oar.tasks.verifier.grade import Verdict, equal, grade, outcome_shares
+from oar.tasks.verifier.pool import VerifierPool
+from oar.tasks.verifier.shown import shown
+from oar.tasks.verifier.structure import NeedsSymbolsError, PlainOnly, judge
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = [json.loads(line) for line in (ROOT / "tests" / "data" / "verifier_golden.jsonl").read_text().splitlines()]
@@ -223,7 +224,7 @@ def test_works_on_its_own_in_a_script_without_a_main_guard(tmp_path: Path) -> No
     """A pool of `multiprocessing` would run the script once more in every worker."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from oar.tasks.verifier import verify\nprint(verify(r'2\\sqrt{3}', r'so \\boxed{\\sqrt{12}}'))\n"
+        "from oar.tasks.verifier.grade import verify\nprint(verify(r'2\\sqrt{3}', r'so \\boxed{\\sqrt{12}}'))\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)],

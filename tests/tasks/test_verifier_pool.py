@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oar.errors import ConfigError
-from oar.tasks import verifier_pool
-from oar.tasks.verifier_pool import VerifierPool
+from oar.common.errors import ConfigError
+from oar.tasks.verifier import pool as verifier_pool
+from oar.tasks.verifier.pool import VerifierPool
 from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_close_leaves_no_process_and_the_pool_can_go_on(others: set[int]) -> Non
 
 def test_workers_end_with_a_killed_parent() -> None:
     code = (
-        "import os\nfrom oar.tasks.verifier_pool import VerifierPool\npool = VerifierPool(1)\n"
+        "import os\nfrom oar.tasks.verifier.pool import VerifierPool\npool = VerifierPool(1)\n"
         f"pool.compare([{RIGHT!r}])\nimport psutil\n"
         "print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)\n"
         f"pool.compare([{HANG!r}] * 100)\n"

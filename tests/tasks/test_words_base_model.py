@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from oar.errors import ConfigError, DataError
+from oar.common.errors import ConfigError, DataError
 from oar.tasks.words import base_model, build_tokenizer, make_tiers
 from oar.tasks.words.base_model import RECORD, ensure_base_model, model_key
 from oar.tasks.words.teaching import Taught, TeachConfig, backward, build_model, examples, teach

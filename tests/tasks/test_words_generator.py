@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from oar.errors import ConfigError
-from oar.tasks.sources import WordsSource
+from oar.common.errors import ConfigError
+from oar.tasks.data.sources import WordsSource
 from oar.tasks.words import (
     RL_STREAM,
     TEACHING_STREAM,

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from oar.errors import DataError
+from oar.common.errors import DataError
 from oar.tasks.problem import Problem
 from oar.tasks.words import (
     MISTAKES,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oar.errors import DataError
+from oar.common.errors import DataError
 from oar.tasks.problem import Problem
 from oar.tasks.words import (
     TEACHING_STREAM,

@@ -15,7 +15,7 @@ from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, random_word
 from experiments.gpu_check.models import TINY, random_model
 from experiments.gpu_check.settings import architecture, micro_batch, train_config
 from oar.learner.distributed import joined
-from oar.weights import full_weights
+from oar.model.parameters import full_weights
 
 GATHERED = sized(2 * architecture("qwen2_5_7b").parameters, 2**24)  # bytes of Qwen2.5-7B in bfloat16
 TRANSFER = sized(2**31, 2**22)  # bytes that are really written

@@ -9,11 +9,11 @@ from transformers import PreTrainedTokenizerFast
 from experiments.gpu_check.device import DEVICE, sized, spent
 from experiments.gpu_check.findings import Findings
 from oar.learner.collect import GradedGroup, collate_groups
+from oar.method.segments import BOX
 from oar.rollout.types import Rollout
-from oar.segments import BOX
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
-from oar.tasks.verifier import Verdict
+from oar.tasks.verifier.grade import Verdict
 from oar.tasks.words import RL_STREAM, make_tiers
 from oar.tasks.words.generator import demonstration, training_problem
 

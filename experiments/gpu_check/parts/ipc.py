@@ -9,7 +9,7 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from experiments.gpu_check.device import DEVICE, FULL, GIB
 from experiments.gpu_check.findings import ROOT, Findings, NotRunError
-from oar.rollout.ipc_handles import handle_from_json, handle_to_json
+from oar.rollout.sync.ipc_handles import handle_from_json, handle_to_json
 
 LARGEST = 152064 * 3584 * 2  # bytes: embeddings of Qwen2.5-7B in bfloat16, the largest weight
 CHUNKS = 3

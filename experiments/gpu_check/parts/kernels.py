@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from experiments.gpu_check.device import DEVICE, FULL, GIB, kernels, milliseconds, relative, sized, spent
 from experiments.gpu_check.findings import Findings
-from oar.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys
-from oar.packing import Attended, Packing
-from oar.projection import token_scores
-from oar.scoring import Forward
+from oar.method.forward.logprobs import Forward
+from oar.method.forward.packing import Attended, Packing
+from oar.method.forward.projection import token_scores
+from oar.method.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys
 
 HEADS, KV_HEADS, SIZE = sized((28, 4, 128), (4, 2, 16))  # Qwen2.5-7B's
 LENGTHS = sized((37, 1000, 4023), (37, 60))  # tokens of the clean forward

@@ -17,7 +17,7 @@ from experiments.gpu_check.settings import METHODS, micro_batch, train_config
 from oar.config import LoraConfig, TrainConfig
 from oar.learner.gate import make_gate
 from oar.learner.step import Learner
-from oar.weights import whole
+from oar.model.parameters import whole
 
 CPU = torch.device("cpu")
 REASONING = sized((6, 24), (4, 8))  # tokens

@@ -20,9 +20,9 @@ from oar.learner.distributed import ALONE, Ranks, joined
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.sharding import shard
 from oar.learner.step import Learner
-from oar.models import load_trained
+from oar.model.load import load_trained
+from oar.model.parameters import full_weights
 from oar.tasks.words import build_tokenizer
-from oar.weights import full_weights
 
 ADAPTER = LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"])
 RUNS: dict[str, dict[str, Any]] = {"full": {}, "LoRA": {"lora": ADAPTER}}

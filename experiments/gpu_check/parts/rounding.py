@@ -11,13 +11,13 @@ from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, random_words
 from experiments.gpu_check.models import TINY, cast, random_model
 from experiments.gpu_check.settings import architecture, micro_batch, train_config
-from oar.attribution import spearman
-from oar.batch import CompletionBatch, collate
 from oar.config import TrainConfig
 from oar.learner.distributed import ALONE, Ranks, joined
+from oar.method.batch import CompletionBatch, collate
+from oar.method.forward.logprobs import score_completions
+from oar.method.forward.projection import token_scores
 from oar.plan import Architecture
-from oar.projection import token_scores
-from oar.scoring import score_completions
+from oar.statistics.attribution import spearman
 
 SIZES = Architecture(
     layers=sized(6, 2),

@@ -12,7 +12,7 @@ from experiments.gpu_check.models import TINY, random_model
 from experiments.gpu_check.settings import micro_batch, train_config
 from oar.config import LoraConfig
 from oar.learner.distributed import ALONE, Ranks, joined
-from oar.weights import whole
+from oar.model.parameters import whole
 
 STEPS = 2
 SIZES = sized(TINY, TINY)

@@ -30,7 +30,7 @@ def _train(findings: Findings, name: str, method: str, bf16: bool, folder: str) 
 
     from experiments.gpu_check.models import TINY, random_model
     from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
-    from oar.tasks.sources import WordsSource
+    from oar.tasks.data.sources import WordsSource
     from oar.tasks.words import build_tokenizer
 
     tokenizer = build_tokenizer()

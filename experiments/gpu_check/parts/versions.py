@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-import oar.importance
 import oar.learner
+import oar.method.importance
 import oar.rollout
 import oar.tasks
 from experiments.gpu_check.device import FULL, sized
@@ -30,12 +30,12 @@ PACKAGES = (
     "trl",
     "vllm",
 )
-ROOMS = (oar.importance, oar.learner, oar.rollout, oar.tasks)
+ROOMS = (oar.method.importance, oar.learner, oar.rollout, oar.tasks)
 # Modules of what is not needed here: the engine's side (vLLM), the command line (OmegaConf), the verifier's algebra.
 ELSEWHERE = {
-    "vllm": ("oar.rollout.ipc", "oar.rollout.ipc_worker", "oar.rollout.nccl"),
+    "vllm": ("oar.rollout.sync.ipc", "oar.rollout.sync.ipc_worker", "oar.rollout.sync.nccl"),
     "omegaconf": ("oar.learner.__main__",),
-    "math_verify": ("oar.tasks.verifier_symbols", "oar.tasks.verifier_worker"),
+    "math_verify": ("oar.tasks.verifier.symbols", "oar.tasks.verifier.worker"),
 }
 TESTS = sized(
     (

@@ -11,8 +11,8 @@ from experiments.gpu_check.settings import architecture, assumptions, estimator_
 from oar.config import LoraConfig, TrainConfig
 from oar.learner.distributed import Ranks, joined
 from oar.plan import Architecture, memory_of
+from oar.tasks.data.sources import WordsSource
 from oar.tasks.problem import Problem
-from oar.tasks.sources import WordsSource
 
 SIZES: Architecture = architecture("qwen2_5_7b") if FULL else TINY
 LAYERS = sized(8, 1)  # of those that are trained in full

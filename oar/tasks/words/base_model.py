@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from transformers import GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
-from oar.errors import DataError
+from oar.common.errors import DataError
 from oar.tasks.words.teaching import Taught, TeachConfig, teach
 
 SOURCE_VERSION = 1  # raise it whenever generator, language, tokenizer or teaching change what comes out

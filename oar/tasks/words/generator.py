@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from oar.errors import ConfigError, DataError
-from oar.seeding import derive_seed
+from oar.common.errors import ConfigError, DataError
+from oar.common.seeding import derive_seed
 from oar.tasks.problem import Problem
 from oar.tasks.words import language
 from oar.tasks.words.tiers import Tier

@@ -12,16 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
-from oar.errors import ConfigError
-from oar.seeding import derive_seed
+from oar.common.errors import ConfigError
+from oar.common.seeding import derive_seed
 from oar.tasks.words import language
-from oar.tasks.words.generator import (
-    TEACHING_STREAM,
-    WordProblem,
-    demonstration,
-    evaluation_set,
-    training_problem,
-)
+from oar.tasks.words.generator import TEACHING_STREAM, WordProblem, demonstration, evaluation_set, training_problem
 from oar.tasks.words.tiers import Tier, make_tiers
 from oar.tasks.words.tokenizer import build_tokenizer
 

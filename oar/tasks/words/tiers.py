@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from oar.errors import ConfigError
+from oar.common.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

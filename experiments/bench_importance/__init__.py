@@ -1,0 +1,1 @@
+"""What importance costs and how true it is, side by side in one run: `python -m experiments.bench_importance`."""

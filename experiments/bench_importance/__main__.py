@@ -1,0 +1,238 @@
+"""What importance costs and how true it is, side by side in one run: `python -m experiments.bench_importance`.
+
+Three parts: one update with made-up models by size and length; fidelity and cost on the embedded task; whole training steps
+with the real engine. Every case that is measured is kept in the output folder under a hash of what made it, so the command can
+be interrupted and run again.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from experiments.bench_importance.costs import (
+    EMBEDDED,
+    GRPO,
+    STEPS,
+    SYNTHETIC,
+    Row,
+    cheapest_faithful,
+    embedded_rows,
+    step_rows,
+    synthetic_rows,
+    tidy,
+)
+from experiments.bench_importance.page import write_bench
+from experiments.bench_importance.plan import Bench, BenchConfig
+from experiments.shared.cases import Case
+from experiments.shared.updates import (
+    Synthetic,
+    Update,
+    by_completion,
+    counted_tokens,
+    in_fresh_process,
+    like_the_learner,
+    measure_memory,
+    measure_seconds,
+    timed_rounds,
+    turned,
+)
+from oar.command_line.entry import entry
+from oar.common.clock import Clock
+from oar.common.errors import DataError
+from oar.common.progress import progress_bars
+from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.config import validated
+from oar.launch.start_model import model_folder
+from oar.launch.supervisor import one_engine
+from oar.learner.collect import collate_groups
+from oar.learner.step import Learner
+from oar.method.advantages import group_advantages
+from oar.method.probes import make_probe
+from oar.model.load import load_policy, load_tokenizer, weights_size
+from oar.rollout.client.vllm import EngineClient
+from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
+from oar.tasks.task import Task
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Validate everything, measure what is missing, write the files; the last line is one JSON object."""
+    cfg = validated(config, BenchConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    rows: list[Row] = []
+    skipped: dict[str, dict[str, float]] = {}
+    told: Case = {"completions": ""}
+    chosen = None
+    with progress_bars() as progress:
+        bench = Bench(cfg, folder, progress)
+        if SYNTHETIC in cfg.parts:
+            for case in bench.synthetic_cases():
+                found = measure_synthetic(bench, case)
+                rows += synthetic_rows(found)
+                skipped[f"{case.size}, {case.length}"] = found["skipped"]
+        if EMBEDDED in cfg.parts:
+            with engine_when_needed(bench) as learner:
+                embedded = measure_embedded(bench, learner)
+                rows += embedded_rows(embedded)
+                told["completions"] = embedded["told"]
+                chosen = cheapest_faithful(tidy(rows), bench.candidates(), cfg.faithful)
+                if STEPS in cfg.parts:
+                    rows += step_rows(measure_steps(bench, learner, chosen), embedded["length"])
+    numbers = write_bench(
+        tidy(rows),
+        folder,
+        chosen=chosen,
+        skipped=skipped,
+        run=bench.description() | told,
+        provenance=collect_provenance(asdict(cfg), started=started, git=git),
+    )
+    print((folder / "bench.md").read_text())
+    print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
+    print(json.dumps(numbers, allow_nan=False))
+
+
+def measure_synthetic(bench: Bench, case: Synthetic) -> Case:
+    """Seconds of all methods in one process, then memory and tokens of each in a process of its own."""
+    cfg, methods, name = bench.cfg, bench.synthetic_methods(), f"{case.size}-{case.length}"
+    fields = {field: getattr(case, field) for field in Synthetic.__slots__ if field != "cfg"}
+    made_of = {**fields, "settings": case.cfg.identity()}
+    bounds = {"rounds": cfg.rounds, "method_seconds": cfg.method_seconds, "limit_s": cfg.limit_s}
+    timed = bench.case(
+        f"{name}-seconds",
+        {**made_of, **bounds, "methods": {method: repr(how) for method, how in methods.items()}},
+        lambda: in_fresh_process(measure_seconds, case, methods, *bounds.values()),
+    )
+    memory = {}
+    for method in timed["seconds"]:
+        how = methods[method]
+        memory[method] = bench.case(
+            f"{name}-memory-{method}",
+            {**made_of, "method": repr(how)},
+            partial(in_fresh_process, measure_memory, case, how),
+        )
+    sizes = {"size": case.size, "length": case.length, "completions": case.completions}
+    return {**sizes, **timed, "memory": memory}
+
+
+@contextmanager
+def engine_when_needed(bench: Bench) -> Iterator[Callable[[str], Learner]]:
+    """What makes a learner of a variant on the starting model; the engine is started for the first and ended with the block."""
+    settings = bench.settings
+    with ExitStack() as running:
+
+        @cache
+        def started() -> tuple[Path, EngineClient, Path]:
+            like_the_learner(settings.learner.threads)
+            model = model_folder(settings.model, bench.progress.console.print)
+            url, token = one_engine(settings, model, bench.folder, running)
+            parent = None if settings.sync.folder is None else Path(settings.sync.folder)
+            return (
+                model,
+                EngineClient(url, settings.rollout.request_timeout_s, token),
+                transfer_folder(bench.folder, parent, weights_size(model, settings.model.dtype)),
+            )
+
+        def learner(variant: str) -> Learner:
+            model, client, folder = started()
+            task = Task(load_tokenizer(model), settings.model.marker)
+            policy = load_policy(model, settings.model.dtype)
+            return Learner(bench.variants[variant], policy, None, task, client, CheckpointSync(client, folder))
+
+        yield learner
+
+
+def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case:
+    """One batch of the embedded profile: seconds, tokens, importance and weights of every variant."""
+    cfg, settings = bench.cfg, bench.settings
+
+    def measure() -> Case:
+        learner = learner_of(GRPO)
+        learner.sync.push(learner.model, learner.step)
+        drawn = learner.groups.take(learner.step, Clock())
+        graded = collate_groups(drawn.groups, learner.task, learner.model.device)
+        advantages = group_advantages(
+            graded.rewards,
+            settings.learner.num_generations,
+            divide_by_std=settings.learner.divide_by_std,
+            leave_one_out=settings.learner.leave_one_out,
+        )
+        probe = make_probe(
+            settings.probe.name,
+            learner.task.encode_marker(settings.probe.conclude),
+            step=settings.probe.warmup_steps,
+            warmup_steps=settings.probe.warmup_steps,
+        )
+        batch = graded.batch
+        update = Update(learner.model, batch, advantages, probe, settings)
+        found: Case = {"seconds": timed_rounds(update, bench.estimators, cfg.rounds, cfg.method_seconds)}
+        judged = (batch.has_answer & (advantages != 0) & batch.reasoning_mask.any(dim=1)).nonzero()[:, 0]
+        if not len(judged):
+            raise DataError(
+                "Fidelity needs completions with an advantage and an answer, but the model gave none: train it."
+            )
+        for name, estimator in bench.estimators.items():
+            with counted_tokens(learner.model) as count:
+                data = update.run(estimator)
+            found.setdefault("tokens", {})[name] = sum(count)
+            for key, values in (("importance", data.token_importance), ("weights", data.token_weights)):
+                by_row = by_completion(values[judged], batch.reasoning_mask[judged])
+                found.setdefault(key, {})[name] = by_row
+        length = float(batch.completion_mask.sum(dim=1).float().mean())
+        return {
+            **found,
+            "problems": [graded.problems[row].id for row in judged.tolist()],
+            "completions": int((advantages != 0).sum()),
+            "length": round(length, 1),
+            "told": f"{len(batch)} completions of {length:.1f} tokens on average, {len(judged)} of them with an advantage "
+            "and an answer",
+        }
+
+    methods = {name: variant.identity() for name, variant in bench.variants.items()}
+    bounds = {"rounds": cfg.rounds, "method_seconds": cfg.method_seconds}
+    return bench.case(EMBEDDED, {**bounds, "methods": methods}, measure)
+
+
+def measure_steps(bench: Bench, learner_of: Callable[[str], Learner], chosen: str | None) -> list[dict[str, Any]]:
+    """Round by round the seconds of a whole training step of each method, by stage."""
+    cfg = bench.cfg
+    names = [*cfg.step_methods, *([chosen] if chosen and chosen not in cfg.step_methods else [])]
+
+    @cache
+    def warm() -> dict[str, Learner]:
+        learners = {name: learner_of(name) for name in names}
+        for at in range(cfg.step_warmup):
+            step_of_each(learners, cfg.step_rounds + at)
+        return learners
+
+    made_of = {name: bench.variants[name].identity() for name in names}
+    return [
+        bench.case(f"{STEPS}-{at}", {**made_of, "round": at}, lambda at=at: step_of_each(warm(), at))  # type: ignore[misc]
+        for at in range(cfg.step_rounds)
+    ]
+
+
+def step_of_each(learners: Mapping[str, Learner], step: int) -> Case:
+    """Training step `step` of each method in turn, all from the weights that GRPO's learner holds before it."""
+    start = {key: value.clone() for key, value in learners[GRPO].model.state_dict().items()}
+    seconds = {}
+    for name in turned(list(learners), step):
+        learner = learners[name]
+        learner.model.load_state_dict(start)
+        learner.step = step
+        learner.sync.push(learner.model, step)
+        seconds[name] = learner.training_step().seconds
+    learners[GRPO].model.load_state_dict(start)
+    return {name: seconds[name] for name in learners}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The learner's training step against TRL's GRPOTrainer, seconds and peak memory: `python -m experiments.bench_learner`."""

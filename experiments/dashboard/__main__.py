@@ -1,0 +1,78 @@
+"""The methods side by side, at W&B or as one page without a network: `python -m experiments.dashboard to=page runs=[outputs]`."""
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from experiments.dashboard.page import dashboard_html, find_runs, read_logged
+from oar.command_line.entry import entry
+from oar.common.files import write_text_atomic
+from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.config import validated
+from oar.config.checks import one_of, require
+from oar.runs.tracking import quiet_wandb
+
+PAGE = "dashboard.html"
+
+
+@dataclass
+class DashboardConfig:
+    """See conf/dashboard.yaml."""
+
+    to: str
+    title: str
+    entity: str | None
+    project: str
+    group: str | None
+    workspace: str | None
+    report: str | None
+    runs: list[str]
+    points: int
+    samples: int
+    output_dir: str
+
+    def __post_init__(self) -> None:
+        one_of("to", self.to, ("wandb", "page"))
+        require(self.points >= 2, "points", "2 or more", self.points)
+        require(self.samples >= 0, "samples", "0 or more", self.samples)
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Read what was logged, write the dashboard."""
+    cfg = validated(config, DashboardConfig)
+    if cfg.to == "wandb":
+        at_wandb(cfg)
+    else:
+        as_page(cfg)
+
+
+def at_wandb(cfg: DashboardConfig) -> None:
+    """A workspace and a report; both addresses are printed."""
+    quiet_wandb()
+    # Here, because wandb reads the environment set above when it is imported.
+    from experiments.dashboard.wandb_view import read_project, save_report, save_workspace
+
+    project = read_project(cfg.entity, cfg.project, cfg.group)
+    workspace = save_workspace(project, cfg.title, cfg.workspace)
+    print(f"workspace={workspace}", flush=True)
+    report = save_report(project, cfg.title, cfg.report)
+    print(f"report={report}")
+    print(f"{len(project.configs)} runs in {len(project.lines)} lines; with these two the next call writes over them.")
+
+
+def as_page(cfg: DashboardConfig) -> None:
+    """One HTML page of local runs."""
+    started, git = datetime.now(UTC), git_state(ROOT)
+    runs = [read_logged(folder) for folder in find_runs(cfg.runs)]
+    made = collect_provenance(asdict(cfg), started=started, git=git)
+    path = Path(cfg.output_dir) / PAGE
+    text = dashboard_html(cfg.title, runs, folder=path.parent, points=cfg.points, samples=cfg.samples, provenance=made)
+    write_text_atomic(path, text)
+    print(f"{path}: {len(runs)} runs, {len(text) / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

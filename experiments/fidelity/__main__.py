@@ -1,0 +1,296 @@
+"""Fidelity: how well each cheap signal agrees with exact OAR-P, and at what cost, `python -m experiments.fidelity`.
+
+Under each condition a model (taught here where it is not there yet) writes completions, and every signal is computed on them
+and held against exact OAR-P. Finished conditions are kept in `work_dir` under a hash of what made them, so the command can
+be interrupted and run again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from rich.progress import Progress
+from torch import Tensor
+
+from experiments.fidelity.page import write_fidelity
+from experiments.fidelity.signals import counted_tokens
+from experiments.shared.subjects import SPLITS
+from oar.analysis.signals.agreement import (
+    BACKWARD,
+    FORWARD,
+    SECONDS,
+    agreement,
+    agreement_between,
+    condition_facts,
+    fidelity_table,
+)
+from oar.analysis.signals.draw import draw
+from oar.analysis.signals.examine import Subject, examine
+from oar.analysis.signals.recall import SPEARMAN
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.files import atomic_path
+from oar.common.progress import progress_bars, stage
+from oar.common.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
+from oar.common.seeding import derive_seed
+from oar.config import GatingConfig, TrainConfig, build, validated
+from oar.config.composed import composed_run
+from oar.launch.start_model import model_folder
+from oar.method.gating import bilevel_weights
+from oar.method.importance import CreditInputs, GradientImportance, ImportanceEstimator
+from oar.model.load import load_policy, load_tokenizer, weight_files
+from oar.tasks.data.sources import load_benchmark
+from oar.tasks.problem import Problem
+from oar.tasks.task import Task
+from oar.tasks.words.teaching import build_model
+
+TAUGHT, RANDOM = "taught", "random"
+
+
+@dataclass
+class ConditionConfig:
+    """Under which circumstances signals are compared; conf/fidelity.yaml explains the keys. No weights: left out."""
+
+    probe: str = "as_mean"
+    weights: str | None = TAUGHT
+    teach: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class FidelityConfig:
+    """One fidelity study; the keys are explained in conf/fidelity.yaml."""
+
+    seed: int
+    overrides: list[str]
+    split: str
+    problems: int
+    trained: str | None
+    variant_teaching: dict[str, Any]
+    conditions: dict[str, ConditionConfig]
+    reference: str
+    pairs: list[list[str]]
+    series: dict[str, dict[str, str]]
+    signals: dict[str, Any]
+    gating: GatingConfig
+    repeats: int
+    threads: int
+    output_dir: str
+    work_dir: str
+
+    def __post_init__(self) -> None:
+        for key in ("problems", "repeats", "threads"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
+        if self.split not in SPLITS:
+            raise ConfigError(f"split must be one of {', '.join(SPLITS)}, but is {self.split!r}.")
+        if all(condition.weights is None for condition in self.conditions.values()):
+            raise ConfigError("conditions must hold one with weights at least, but has none.")
+        if not self.pairs or any(len(pair) != 2 for pair in self.pairs):
+            raise ConfigError(f"pairs must hold two signals each, one pair at least, but is {self.pairs}.")
+        for name in (self.reference, *chain(*self.pairs, *(line.values() for line in self.series.values()))):
+            if name not in self.signals:
+                known = ", ".join(self.signals)
+                raise ConfigError(f"reference, pairs and series must name signals ({known}), but name {name!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition, validated: conf/train as it is used under it, and how many tokens a completion may have."""
+
+    name: str
+    settings: TrainConfig
+    random_weights: bool
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured, all of it validated."""
+
+    cfg: FidelityConfig
+    conditions: list[Condition]
+    skipped: list[str]
+    estimators: dict[str, ImportanceEstimator]
+    problems: list[Problem]
+
+    @classmethod
+    def of(cls, cfg: FidelityConfig) -> "Plan":
+        """Raises ConfigError for whatever cannot work, before anything starts."""
+        # The seed last, so that no override of the user's can contradict it.
+        settings = composed_run([*cfg.overrides, f"seed={cfg.seed}"])
+        used = {name: condition for name, condition in cfg.conditions.items() if condition.weights is not None}
+        sets = [load_benchmark(name, cfg.split, cfg.problems) for name in settings.benchmark.sets]
+        return cls(
+            cfg,
+            [_condition(name, condition, settings, cfg.variant_teaching) for name, condition in used.items()],
+            [name for name in cfg.conditions if name not in used],
+            {name: build(f"signals.{name}", target, settings.allow_targets) for name, target in cfg.signals.items()},
+            [problem for benchmark in sets for problem in benchmark],
+        )
+
+    def description(self) -> dict[str, object]:
+        """What was measured, for the report."""
+        keys = ("split", "problems", "seed", "reference", "repeats", "threads")
+        skipped = ", ".join(f"`{name}`" for name in self.skipped)
+        return {key: getattr(self.cfg, key) for key in keys} | {"skipped": skipped}
+
+
+def _condition(
+    name: str, condition: ConditionConfig, train: TrainConfig, variant_teaching: dict[str, Any]
+) -> Condition:
+    own = condition.weights not in (TAUGHT, RANDOM)
+    if own and condition.teach:
+        raise ConfigError(f"conditions.{name} names a folder as weights, so it can have no teach: remove one of them.")
+    made_here = bool(condition.teach) or condition.weights == RANDOM
+    if made_here and train.model.teach is None:
+        raise ConfigError(f"conditions.{name} needs model.teach, but overrides set it to null: remove the condition.")
+    model, tokens = train.model, train.rollout.max_new_tokens
+    if own:
+        model = replace(model, path=condition.weights)
+    elif made_here:
+        changes = {**variant_teaching, **condition.teach} if condition.teach else {}
+        model = replace(model, path=None, teach={**train.model.teach, **changes})
+        tokens = max(tokens, build(f"conditions.{name}.teach", model.teach).max_new_tokens)
+    settings = replace(train, model=model, probe=replace(train.probe, name=condition.probe))
+    return Condition(name, settings, condition.weights == RANDOM, tokens)
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Validate everything, teach what is missing, measure what is missing, write table and picture."""
+    cfg = validated(config, FidelityConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    plan = Plan.of(cfg)
+    with progress_bars() as progress:
+        for name in plan.skipped:
+            progress.console.print(f"{name}: left out, its weights are null", highlight=False)
+        # All teaching first: seconds are measured while nothing else of ours goes on.
+        folders = [teach(condition, progress) for condition in plan.conditions]
+        torch.set_num_threads(cfg.threads)
+        kept = [
+            measured(plan, condition, model, cfg.repeats if at == 0 else 1, progress)
+            for at, (condition, model) in enumerate(zip(plan.conditions, folders, strict=True))
+        ]
+    measurements = pd.concat(kept, ignore_index=True)
+    write_fidelity(
+        fidelity_table(measurements, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed),
+        condition_facts(measurements, cfg.reference),
+        folder,
+        run=plan.description(),
+        conditions={name: condition_text(cfg.conditions[name]) for name in cfg.conditions},
+        signals=cfg.signals,
+        lead=(cfg.pairs[0][0], cfg.pairs[0][1]),
+        series=cfg.series,
+        provenance=collect_provenance(asdict(cfg), started=started, git=git),
+    )
+    print(f"written to {folder}: fidelity.csv, fidelity.md, fidelity.png, provenance.json")
+
+
+def teach(condition: Condition, progress: Progress) -> Path:
+    """The folder of the model that writes the completions."""
+    with stage(progress, f"{condition.name}: model"):
+        return model_folder(condition.settings.model, progress.console.print)
+
+
+def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progress: Progress) -> pd.DataFrame:
+    """What `measure` finds under a condition, computed once."""
+    cfg = plan.cfg
+    made_of = {
+        "settings": condition.settings.identity(),
+        "random_weights": condition.random_weights,
+        "max_new_tokens": condition.max_new_tokens,
+        "weights": files_hash(weight_files(folder)),
+        "repeats": repeats,
+        "study": {key: value for key, value in asdict(cfg).items() if key in _DECIDING},
+        "code": code_hash(*Path(__file__).parent.glob("*.py")),
+    }
+    file = Path(cfg.work_dir) / "conditions" / f"{condition.name}-{config_hash(made_of)[:12]}.parquet"
+    if not file.exists():
+        with stage(progress, f"{condition.name}: signals", total=len(plan.estimators)) as advance:
+            found = measure(plan, load_subject(plan, condition, folder), repeats, advance)
+        with atomic_path(file) as path:
+            found.to_parquet(path, index=False)
+    return pd.read_parquet(file).assign(condition=condition.name)
+
+
+_DECIDING = ("seed", "split", "problems", "reference", "signals", "gating", "threads")
+
+
+def load_subject(plan: Plan, condition: Condition, folder: Path) -> Subject:
+    """A condition's model with completions: its own, or with random weights those of the model in `folder`."""
+    settings = condition.settings
+    model, task = load_policy(folder, settings.model.dtype), Task(load_tokenizer(folder), settings.model.marker)
+    seed = derive_seed(plan.cfg.seed, "fidelity")
+    groups = draw(
+        model,
+        task,
+        plan.problems,
+        temperature=settings.rollout.temperature,
+        max_new_tokens=condition.max_new_tokens,
+        seed=seed,
+    )
+    if condition.random_weights:
+        model = build_model(build("model.teach", settings.model.teach), task.tokenizer).eval().to(model.device)
+        # Its logprobs are not the sampler's, and are not meant to be.
+        settings = replace(settings, sync=replace(settings.sync, max_logprob_diff=float("inf")))
+    return examine(model, task, plan.problems, groups, settings)
+
+
+def measure(plan: Plan, subject: Subject, repeats: int, advance: Callable[[int], None]) -> pd.DataFrame:
+    """A row per signal and completion: agreement with the reference, and what the signal costs."""
+    cfg, inputs, masks = plan.cfg, subject.inputs, subject.masks
+    gate: dict[str, Any] = {key: value for key, value in asdict(cfg.gating).items() if key != "name"}
+    importance, weights, costs = {}, {}, {}
+    for done, (name, estimator) in enumerate(plan.estimators.items()):
+        importance[name], costs[name] = timed(estimator, inputs, repeats)
+        weights[name] = bilevel_weights(importance[name], masks.cpu(), **gate)
+        advance(done + 1)
+    noisy = {name: each for name, each in plan.estimators.items() if isinstance(each, GradientImportance)}
+    draws = {f"{name} between draws": each.draws(inputs).cpu() for name, each in noisy.items() if each.noise_draws > 1}
+    rows: list[dict[str, object]] = []
+    for at, mask in enumerate(masks.cpu()):
+        known = {
+            "problem": subject.truth.problems[at],
+            "correct": bool(subject.truth.correct[at]),
+            "tokens": int(mask.sum()),
+            "drawn": subject.drawn,
+        }
+        reference, reference_weights = importance[cfg.reference][at, mask], weights[cfg.reference][at, mask]
+        for name in importance:
+            found = agreement(importance[name][at, mask], reference, weights[name][at, mask], reference_weights)
+            rows.append({"signal": name, **known, **found, **costs[name]})
+        for name, values in draws.items():
+            rows.append({"signal": name, **known, SPEARMAN: agreement_between(values[:, at, mask])})
+    return pd.DataFrame(rows)
+
+
+def timed(estimator: ImportanceEstimator, inputs: CreditInputs, repeats: int) -> tuple[Tensor, dict[str, float]]:
+    """Importance (N, T) on the CPU, and seconds and tokens for one completion, the clean forward included."""
+    completions = len(inputs.batch)
+    seconds = []
+    for _ in range(repeats):
+        with counted_tokens(inputs.model) as tokens:
+            started = time.perf_counter()
+            importance = estimator(inputs).cpu()  # the copy waits for a GPU
+            seconds.append(time.perf_counter() - started)
+    cost = {SECONDS: min(seconds), FORWARD: tokens.forward, BACKWARD: tokens.backward}
+    return importance, {name: value / completions for name, value in cost.items()}
+
+
+def condition_text(condition: ConditionConfig) -> str:
+    """A condition as a line of the report."""
+    said = {"probe": condition.probe, "weights": condition.weights, **condition.teach}
+    return ", ".join(f"{key} {value}" for key, value in said.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Signals that only the fidelity study knows: what OAR-G and the squared gradient norm differ in, one thing at a time."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from oar.common.errors import ConfigError
+from oar.common.seeding import generator
+from oar.method.forward.logprobs import read_logits, run_forward
+from oar.method.forward.packing import Packing
+from oar.method.importance import CreditInputs
+from oar.method.importance.clean import CleanPass, clean_passes, outcome_gradients
+
+# From gradients (R, L, H) and embeddings (R, L, H) to one number for each position (R, L).
+REDUCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "squared_norm": lambda gradient, _: gradient.square().sum(dim=-1),
+    "norm": lambda gradient, _: gradient.norm(dim=-1),
+    "inner_product": lambda gradient, embedding: (gradient * embedding).sum(dim=-1).abs(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GradientVariant:
+    """A gradient to the embeddings, of one of two objectives, reduced to a number for each token.
+
+    noise_std: None takes the log-probability of the outcome's most likely token, as the squared gradient norm does; a number
+    takes OAR-G's divergence from the clean outcome to one with so much noise on the reasoning tokens. reduction: a key of
+    REDUCTIONS. So (None, squared_norm) is `oar_gn` and (1e-3, inner_product) is `oar_g`.
+    """
+
+    noise_std: float | None
+    reduction: str
+    max_tokens_per_forward: int = 2048
+
+    def __post_init__(self) -> None:
+        if self.reduction not in REDUCTIONS:
+            raise ConfigError(f"reduction must be one of {', '.join(REDUCTIONS)}, but is {self.reduction!r}.")
+
+    def __call__(self, inputs: CreditInputs) -> Tensor:
+        """(B, T)."""
+        mask = inputs.batch.reasoning_mask
+        importance = torch.zeros(mask.shape, device=mask.device)
+        for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=self.noise_std is None):
+            forward = clean.forward
+            if self.noise_std is None:
+                (gradient,) = outcome_gradients(inputs, clean, [forward.embeddings])
+            else:
+                gradient = _noisy_gradient(inputs, clean, self.noise_std)
+            reduced = REDUCTIONS[self.reduction](gradient.float(), forward.embeddings.detach().float())
+            row = torch.arange(len(clean.completions), device=mask.device)[:, None]
+            importance[clean.completions] = forward.packing.at(reduced, row, clean.shown.reasoning_positions)
+        return importance * mask
+
+
+@dataclass(frozen=True, slots=True)
+class Surprisal:
+    """How unlikely the sampled token was: free, since the old logprobs are there."""
+
+    def __call__(self, inputs: CreditInputs) -> Tensor:
+        """(B, T) in nats."""
+        # A logprob of rounded 0 must not become a negative importance.
+        return (-inputs.scores.logprobs.detach()).clamp(min=0) * inputs.batch.reasoning_mask
+
+
+def _noisy_gradient(inputs: CreditInputs, clean: CleanPass, noise_std: float) -> Tensor:
+    """Gradient (N, H) of OAR-G's objective to the packed embeddings, with the draw of noise that `oar_g` takes first."""
+    shown, packing = clean.shown, clean.forward.packing
+    noisy = clean.forward.embeddings.detach().clone()
+    counts = inputs.batch.reasoning_mask[clean.completions].sum(dim=1).tolist()
+    starts = (packing.starts + shown.reasoning_positions[:, 0]).tolist()
+    for seed, start, count in zip(clean.seeds, starts, counts, strict=True):
+        noise = torch.randn(count, noisy.shape[-1], generator=generator(seed, "noise")).to(noisy)
+        noisy[start : start + count] += noise_std * noise
+    noisy.requires_grad_()
+    with torch.enable_grad():
+        own = packing.at(noisy, *packing.tokens())  # the forward may hold other completions too
+        forward = run_forward(inputs.model, own, Packing.of(packing.lengths, own.device))
+        logits = read_logits(inputs.model, forward, shown.read_positions)
+        changed = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
+        (gradient,) = torch.autograd.grad(inputs.probe.divergence(clean.outcome.detach(), changed).sum(), noisy)
+    return gradient
+
+
+@dataclass(slots=True)
+class TokenCount:
+    """Tokens that went through the model's layers, padding included."""
+
+    forward: int = 0
+    backward: int = 0
+
+
+@contextmanager
+def counted_tokens(model: PreTrainedModel) -> Iterator[TokenCount]:
+    """Counts every position that runs through `model` forwards, and backwards down to its input embeddings."""
+    count = TokenCount()
+
+    def entered(_: torch.nn.Module, __: tuple[Any, ...], options: dict[str, Any]) -> None:
+        embeddings: Tensor = options["inputs_embeds"]
+        tokens = embeddings.shape[0] * embeddings.shape[1]
+        count.forward += tokens
+
+        def differentiated(_: Tensor) -> None:
+            count.backward += tokens
+
+        if embeddings.requires_grad:
+            embeddings.register_hook(differentiated)
+
+    hook = model.base_model.register_forward_pre_hook(entered, with_kwargs=True)
+    try:
+        yield count
+    finally:
+        hook.remove()

@@ -1,0 +1,293 @@
+"""Signal and noise of the policy gradient under each weighting of tokens, `python -m experiments.gradient_signal`.
+
+When should weights beat uniform ones? Under each condition a fixed base model writes completions of training problems, and
+each arm's gradient of the same completions, made by the learner's own update, is held against the gradient of the expected
+reward (experiments/gradient_signal/cosines.py). Nothing is trained. Finished conditions are kept in `work_dir` under a
+hash of what made them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from hydra.core.hydra_config import HydraConfig
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+from rich.progress import Progress
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from experiments.gradient_signal.cosines import FACT, TARGET, signal_table, with_best_weights
+from experiments.gradient_signal.page import write_gradient_signal
+from oar.analysis.signals.draw import draw
+from oar.analysis.signals.examine import score_batch
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.files import atomic_path
+from oar.common.progress import progress_bars, stage
+from oar.common.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
+from oar.common.seeding import derive_seed
+from oar.config import LearnerConfig, TrainConfig, build, validated
+from oar.config.composed import composed_run
+from oar.launch.start_model import model_folder
+from oar.learner.collect import GradedBatch, grade_rollouts
+from oar.learner.gate import make_gate
+from oar.learner.update import LossInputs, accumulate_gradient
+from oar.method.advantages import group_advantages
+from oar.method.credit import assign_credit
+from oar.method.forward.logprobs import Scores
+from oar.method.gating import weight_metrics
+from oar.method.importance import CreditInputs
+from oar.method.probes import make_probe
+from oar.model.load import load_policy, load_tokenizer, weight_files
+from oar.tasks.task import Task
+from oar.tasks.words import language
+
+CLASSES = ("causal", "signs", "filler", "words", "end")
+PROBLEMS_AT_A_TIME = 16  # drawn by one call of the model
+
+
+@dataclass
+class GradientSignalConfig:
+    """One measurement; the keys are explained in conf/gradient_signal.yaml."""
+
+    seed: int
+    overrides: list[str]
+    prompts: int
+    units: int
+    batches: list[int]
+    judged: int
+    reference: str
+    arms: dict[str, list[str]]
+    conditions: dict[str, list[str]]
+    threads: int
+    output_dir: str
+    work_dir: str
+
+    def __post_init__(self) -> None:
+        for key, least in (("prompts", 1), ("units", 6), ("threads", 1)):
+            if getattr(self, key) < least:
+                raise ConfigError(f"{key} must be {least} or more, but is {getattr(self, key)}.")
+        if not self.batches or any(batch < 1 or batch % self.prompts for batch in self.batches):
+            raise ConfigError(f"batches must be multiples of prompts ({self.prompts}), but are {self.batches}.")
+        if self.judged not in self.batches:
+            raise ConfigError(f"judged must be one of batches, {self.batches}, but is {self.judged}.")
+        if self.reference not in self.arms or not self.conditions:
+            raise ConfigError(f"reference must be one of arms, {', '.join(self.arms)}, and there must be a condition.")
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Validate everything, measure what is missing, write the page."""
+    cfg = validated(config, GradientSignalConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
+    torch.set_num_threads(cfg.threads)
+    with progress_bars() as progress:
+        tables = [kept(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
+    write_gradient_signal(
+        pd.concat(tables, ignore_index=True),
+        folder,
+        reference=cfg.reference,
+        judged=cfg.judged,
+        run={key: getattr(cfg, key) for key in ("units", "prompts", "seed", "arms", "conditions")},
+        provenance=collect_provenance(asdict(cfg), started=started, git=git),
+    )
+    print(f"written to {folder}: gradient_signal.md, its csv and pictures, provenance.json")
+
+
+def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainConfig]:
+    """conf/train of every arm under a condition, validated."""
+    found = {}
+    for name, own in cfg.arms.items():
+        found[name] = composed_run([*cfg.overrides, *overrides, *own, f"seed={cfg.seed}"])
+        build("method.estimator", found[name].method.estimator, found[name].allow_targets)
+    return found
+
+
+def kept(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfig], progress: Progress) -> pd.DataFrame:
+    """What `measure` finds under a condition, computed once."""
+    settings = arms[cfg.reference]
+    with stage(progress, f"{name}: model"):
+        folder = model_folder(settings.model, progress.console.print)
+    made_of = {
+        "arms": {arm: own.identity() for arm, own in arms.items()},
+        "weights": files_hash(weight_files(folder)),
+        "study": [cfg.seed, cfg.prompts, cfg.units, cfg.batches, cfg.judged, cfg.reference, cfg.threads],
+        "code": code_hash(*Path(__file__).parent.glob("*.py")),
+    }
+    file = Path(cfg.work_dir) / "conditions" / f"{name}-{config_hash(made_of)[:12]}.parquet"
+    if not file.exists():
+        with stage(progress, f"{name}: gradients", total=cfg.units) as advance:
+            found = measure(cfg, arms, folder, advance)
+        with atomic_path(file) as path:
+            found.to_parquet(path, index=False)
+    return pd.read_parquet(file)
+
+
+def measure(
+    cfg: GradientSignalConfig, arms: Mapping[str, TrainConfig], folder: Path, advance: Callable[[int], None]
+) -> pd.DataFrame:
+    """The rows of `signal_table` under one condition, with batches in problems, and rows of FACT."""
+    settings = arms[cfg.reference]
+    model, task = load_policy(folder, settings.model.dtype), Task(load_tokenizer(folder), settings.model.marker)
+    graded = drawn(cfg, settings, model, task)
+    scores = score_batch(model, graded.batch, settings)
+    weights = {name: token_weights(own, model, task, graded, scores) for name, own in arms.items()}
+    classes = {name: mask for name, mask in token_classes(graded, task).items() if mask.any()}
+    advantages = completion_advantages(graded, settings.learner)
+    rewarded = replace(settings.learner, divide_by_std=False, leave_one_out=True, aggregation="constant")
+    everything = {name: (advantages[:, None] * own, settings.learner) for name, own in weights.items()}
+    everything |= {name: (advantages[:, None] * mask, settings.learner) for name, mask in classes.items()}
+    uniform = completion_advantages(graded, rewarded)[:, None] * torch.ones_like(scores.logprobs)
+    everything[TARGET] = uniform, rewarded
+    rows = torch.arange(len(graded.batch)).chunk(cfg.units)
+    gradients: dict[str, list[NDArray[np.float32]]] = {name: [] for name in everything}
+    for unit, index in enumerate(rows):
+        for name, (token_advantages, learner) in everything.items():
+            found = gradient(model, graded, scores, token_advantages, index, learner, settings.rollout.temperature)
+            gradients[name].append(found)
+        advance(unit + 1)
+    table = signal_table(
+        with_best_weights(
+            {name: np.stack(one) for name, one in gradients.items()}, list(classes), cfg.judged / cfg.prompts
+        ),
+        reference=cfg.reference,
+        classes=list(classes),
+        batches=[*(batch / cfg.prompts for batch in cfg.batches), float("inf")],
+        lr=settings.learner.lr,
+    )
+    return pd.concat([table.assign(batch=table["batch"] * cfg.prompts), facts(graded, advantages, weights, classes)])
+
+
+def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedModel, task: Task) -> GradedBatch:
+    """Completions of training problems, group by group, graded."""
+    group = settings.learner.num_generations
+    source = build("data.source", settings.data.source, settings.allow_targets)
+    problems = source.problems(cfg.seed, 0, cfg.units * cfg.prompts)
+    groups = []
+    for first in range(0, len(problems), PROBLEMS_AT_A_TIME):
+        some = problems[first : first + PROBLEMS_AT_A_TIME]
+        found = draw(
+            model,
+            task,
+            [problem for problem in some for _ in range(group)],
+            temperature=settings.rollout.temperature,
+            max_new_tokens=settings.rollout.max_new_tokens,
+            seed=derive_seed(cfg.seed, "gradient signal", first),
+        )
+        flat = [rollout for one in found for rollout in one]
+        groups += [flat[at : at + group] for at in range(0, len(flat), group)]
+    return grade_rollouts(problems, groups, task, model.device)
+
+
+def completion_advantages(graded: GradedBatch, learner: LearnerConfig) -> Tensor:
+    """(B,)."""
+    return group_advantages(
+        graded.rewards,
+        learner.num_generations,
+        divide_by_std=learner.divide_by_std,
+        leave_one_out=learner.leave_one_out,
+    )
+
+
+def token_weights(
+    settings: TrainConfig, model: PreTrainedModel, task: Task, graded: GradedBatch, scores: Scores
+) -> Tensor:
+    """(B, T) as a training step of the arm would weigh the tokens once the probe's warm-up is over."""
+    probe, rows = settings.probe, len(graded.batch)
+    inputs = CreditInputs(
+        model,
+        graded.batch,
+        make_probe(
+            probe.name, task.encode_marker(probe.conclude), step=probe.warmup_steps, warmup_steps=probe.warmup_steps
+        ),
+        scores,
+        [derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(rows)],
+        graded.marks,
+    )
+    return assign_credit(
+        inputs,
+        completion_advantages(graded, settings.learner),
+        build("method.estimator", settings.method.estimator, settings.allow_targets),
+        make_gate(settings.gating),
+        times_surprisal=settings.method.times_surprisal,
+    ).token_weights
+
+
+def token_classes(graded: GradedBatch, task: Task) -> dict[str, Tensor]:
+    """(B, T) by CLASSES: what kind of token each token of a completion is; every token is of one kind.
+
+    causal: digits and operators of the computation, as the task marks them; signs: `=` and `.`, which decide whether a result
+    is written out; filler: meaningless words; words: all else before the marker; end: marker, answer and EOS.
+    """
+    batch = graded.batch
+    filler_ids = torch.tensor([task.encode_marker(word)[0] for word in language.FILLER])
+    causal = graded.marks["causal"]
+    end = batch.completion_mask & ~batch.reasoning_mask & batch.has_answer[:, None]
+    signs = graded.marks["written"] & ~causal & ~end
+    filler = torch.isin(batch.completion_ids, filler_ids.to(batch.completion_ids.device)) & batch.completion_mask & ~end
+    words = batch.completion_mask & ~(causal | end | signs | filler)
+    return dict(zip(CLASSES, (causal, signs, filler, words, end), strict=True))
+
+
+def gradient(
+    model: PreTrainedModel,
+    graded: GradedBatch,
+    scores: Scores,
+    token_advantages: Tensor,
+    index: Tensor,
+    learner: LearnerConfig,
+    temperature: float,
+) -> NDArray[np.float32]:
+    """(parameters,): minus the gradient of the learner's loss of the completions `index`, so the way that a step goes.
+
+    With `aggregation=constant` and a length of 1 the loss is a plain sum over tokens, mean over completions: with
+    leave-one-out advantages minus its gradient is that of the expected reward, without bias.
+    """
+    data = LossInputs.of(graded.batch, token_advantages.abs().amax(dim=1))
+    data.old_logprobs, data.token_advantages = scores.logprobs, token_advantages
+    model.zero_grad(set_to_none=True)
+    accumulate_gradient(
+        model,
+        None,
+        data,
+        index.to(model.device),
+        learner,
+        temperature=temperature,
+        max_completion_length=1,
+        look=None,
+    )
+    parts = [
+        torch.zeros(one.numel()) if one.grad is None else -one.grad.flatten().float().cpu()
+        for one in model.parameters()
+    ]
+    return torch.cat(parts).numpy()
+
+
+def facts(
+    graded: GradedBatch, advantages: Tensor, weights: Mapping[str, Tensor], classes: Mapping[str, Tensor]
+) -> pd.DataFrame:
+    """Rows of FACT: what the completions are like, the share of tokens of each class, the ESS ratio of each arm."""
+    batch = graded.batch
+    tokens, credited = batch.completion_mask.sum(), batch.has_answer & (advantages != 0)
+    found = {
+        "accuracy": float(graded.rewards.mean()),
+        "completion_tokens": float(batch.completion_lengths.float().mean()),
+        "completions": float(len(batch)),
+        "with_advantage": float((advantages != 0).float().mean()),
+        **{f"tokens/{name}": float(mask.sum() / tokens) for name, mask in classes.items()},
+        **{
+            f"ess_ratio/{name}": weight_metrics(own[credited], batch.reasoning_mask[credited])["ess_ratio"]
+            for name, own in weights.items()
+        },
+    }
+    return pd.DataFrame([{"arm": name, "metric": FACT, "value": value} for name, value in found.items()])
+
+
+if __name__ == "__main__":
+    main()

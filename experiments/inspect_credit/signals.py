@@ -1,0 +1,194 @@
+"""Token signals on completions that a run kept: the run's own, and those of any method under any weights."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from experiments.inspect_credit.token_signal import TokenSignal
+from oar.analysis.signals.examine import score_batch
+from oar.common.errors import DataError
+from oar.common.seeding import derive_seed
+from oar.config import GatingConfig, MethodConfig, TrainConfig, build
+from oar.learner.gate import make_gate
+from oar.learner.samples import Sample
+from oar.method.batch import CompletionBatch, collate
+from oar.method.credit import assign_credit
+from oar.method.gating import threshold_importance
+from oar.method.importance import CreditInputs
+from oar.method.losses import clipped_tokens, policy_log_ratio
+from oar.method.probes import make_probe
+from oar.method.segments import Segments
+from oar.tasks.task import Task
+
+LOGGED = "as the run logged it"
+MARKS = {
+    "causal": "Oracle: the tokens that carry the computation, known to the task.",
+    "written": "Oracle: the causal tokens, and the signs = and . that decide whether a result is written.",
+    "error": "Oracle: of a wrong completion its first wrong token, of a right one its causal tokens.",
+}
+
+
+def logged_signals(samples: Sequence[Sample], settings: TrainConfig) -> list[TokenSignal]:
+    """What the run itself knew: its method's weights, token advantages, entropy, surprisal, and the task's marks."""
+    credited = [sample.reasoning_tokens if sample.advantage != 0 else 0 for sample in samples]
+    importance = [sample.token_importance[:count] for sample, count in zip(samples, credited, strict=True)]
+    credit = TokenSignal(
+        settings.method.name,
+        LOGGED,
+        "weight",
+        f"Weights that the run trained with ({_gate(settings.gating)}); all 1 where the completion has no answer or advantage 0.",
+        [sample.token_weights[: sample.reasoning_tokens] for sample in samples],
+        importance,
+        _thresholds(importance, settings.gating),
+    )
+    advantages = [[sample.advantage * weight for weight in sample.token_weights] for sample in samples]
+    surprisal = [[-logprob for logprob in sample.old_logprobs] for sample in samples]
+    found = [
+        credit,
+        TokenSignal("advantage", LOGGED, "advantage", "Token advantage: weight times advantage.", advantages),
+        TokenSignal(
+            "entropy", LOGGED, "amount", "The drawing policy's entropy, in nats.", [one.entropy for one in samples]
+        ),
+        TokenSignal(
+            "surprisal", LOGGED, "amount", "-logprob of the drawn token when it was drawn, in nats.", surprisal
+        ),
+    ]
+    for name in _shared_marks(samples):
+        values = [[float(at in sample.marks[name]) for at in range(len(sample.tokens))] for sample in samples]
+        found.append(TokenSignal(name, LOGGED, "mark", MARKS.get(name, "Ground truth of the task."), values))
+    return found
+
+
+def model_signals(
+    model: PreTrainedModel,
+    task: Task,
+    samples: Sequence[Sample],
+    settings: TrainConfig,
+    methods: Mapping[str, MethodConfig],
+    *,
+    step: int,
+    source: str,
+) -> list[TokenSignal]:
+    """What `methods` and the loss make of the completions of training step `step` under the weights of `model`.
+
+    Gate, probe and clip are those of `settings`, random draws those of the run: under the weights that drew the completions
+    the run's own method gives what was logged. Raises DataError where the model's tokens are not the run's.
+    """
+    for sample in samples:
+        if task.decode(sample.completion_ids) != sample.completion:
+            raise DataError(
+                f"The model must read the run's tokens as the run did, but reads a completion of {sample.problem} as "
+                f"{task.decode(sample.completion_ids)!r}, not {sample.completion!r}: choose a model with the run's tokenizer."
+            )
+    batch = _batch(samples, task.pad_id, model.device)
+    scores = score_batch(model, batch, settings)
+    probe, conclude = settings.probe, task.encode_marker(settings.probe.conclude)
+    inputs = CreditInputs(
+        model,
+        batch,
+        make_probe(probe.name, conclude, step=step - 1, warmup_steps=probe.warmup_steps),
+        scores,
+        [derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
+        {name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
+    )
+    found = [_method_signal(name, method, inputs, settings, source) for name, method in methods.items()]
+
+    weights = _padded([sample.token_weights for sample in samples], batch)
+    advantages = torch.tensor([sample.advantage for sample in samples], device=model.device)[:, None] * weights
+    log_ratio = torch.where(batch.completion_mask, scores.logprobs - batch.sampler_logprobs, 0.0)
+    ratio = policy_log_ratio(log_ratio, batch.completion_mask, settings.learner.ratio_level).exp()
+    low, high = settings.learner.clip_eps_low, settings.learner.clip_eps_high
+    clipped = clipped_tokens(ratio, advantages, low, high)
+    lengths = batch.completion_lengths.tolist()
+    return [
+        *found,
+        TokenSignal("entropy", source, "amount", "The policy's entropy, in nats.", _lists(scores.entropy, lengths)),
+        TokenSignal(
+            "surprisal", source, "amount", "-logprob of the token, in nats.", _lists(-scores.logprobs, lengths)
+        ),
+        TokenSignal(
+            "ratio",
+            source,
+            "ratio",
+            "Importance ratio: probability of the token under these weights over that when it was drawn (with "
+            "learner.ratio_level=sequence the geometric mean over the completion).",
+            _lists(ratio, lengths),
+        ),
+        TokenSignal(
+            "clipped",
+            source,
+            "mark",
+            f"Tokens that a further update from here would clip (ratio below {1 - low:g} or above {1 + high:g}, on the side "
+            "that its advantage asks for).",
+            _lists(clipped.float(), lengths),
+        ),
+    ]
+
+
+def _method_signal(
+    name: str, method: MethodConfig, inputs: CreditInputs, settings: TrainConfig, source: str
+) -> TokenSignal:
+    gating, estimator = settings.gating, build("method.estimator", method.estimator, settings.allow_targets)
+    everywhere = torch.ones(len(inputs.batch), device=inputs.batch.input_ids.device)
+    credit = assign_credit(inputs, everywhere, estimator, make_gate(gating), times_surprisal=method.times_surprisal)
+    reasoning = inputs.batch.reasoning_mask.sum(dim=1).tolist()
+    importance = _lists(credit.token_importance, reasoning)
+    return TokenSignal(
+        name,
+        source,
+        "weight",
+        f"Weights of {name} ({_gate(gating)}).",
+        _lists(credit.token_weights, reasoning),
+        importance,
+        _thresholds(importance, gating),
+    )
+
+
+def _gate(gating: GatingConfig) -> str:
+    return f"gate {gating.name}, tau {gating.tau:g}, beta {gating.beta:g}, threshold {gating.threshold}"
+
+
+def _thresholds(importance: Sequence[Sequence[float]], gating: GatingConfig) -> list[float | None]:
+    """Of each completion. The released loop's depend on completions that are not here, so there are none."""
+    if gating.threshold == "released_drift":
+        return [None] * len(importance)
+    rows = [torch.tensor(row)[None] for row in importance]
+    found = [
+        threshold_importance(row, torch.ones_like(row), tau=gating.tau, threshold=gating.threshold) for row in rows
+    ]
+    return [None if level.isnan() else float(level) for level in found]
+
+
+def _batch(samples: Sequence[Sample], pad_id: int, device: torch.device) -> CompletionBatch:
+    """The completions as the step had them; their old logprobs stand for the sampler's, which are not kept."""
+    return collate(
+        [sample.prompt_ids for sample in samples],
+        [sample.completion_ids for sample in samples],
+        [sample.old_logprobs for sample in samples],
+        [None if sample.segments is None else Segments(*sample.segments) for sample in samples],
+        pad_id=pad_id,
+        device=device,
+    )
+
+
+def _shared_marks(samples: Sequence[Sample]) -> list[str]:
+    return sorted(set.intersection(*(set(sample.marks) for sample in samples)))
+
+
+def _mark(samples: Sequence[Sample], name: str, mask: Tensor) -> Tensor:
+    mark = torch.zeros_like(mask)
+    for row, sample in enumerate(samples):
+        mark[row, sample.marks[name]] = True
+    return mark
+
+
+def _padded(rows: Sequence[Sequence[float]], batch: CompletionBatch) -> Tensor:
+    padded = torch.ones(batch.completion_mask.shape, device=batch.completion_mask.device)
+    padded[batch.completion_mask] = torch.tensor([value for row in rows for value in row], device=padded.device)
+    return padded
+
+
+def _lists(values: Tensor, lengths: Sequence[int]) -> list[list[float]]:
+    return [row[:length] for row, length in zip(values.tolist(), lengths, strict=True)]

@@ -1,0 +1,1 @@
+"""Oracle recall: every token signal against the tokens that are known to matter, `python -m experiments.recall`."""

@@ -1,0 +1,59 @@
+"""Everything that was measured, on one page: `python -m experiments.report` turns results/ into results/report.html."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from experiments.report.folders import slug
+from experiments.report.page import Section, report_html
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.files import write_text_atomic
+from oar.common.provenance import ROOT, command, git_state
+from oar.config import validated
+
+
+@dataclass
+class SectionConfig:
+    """A chapter: see conf/report.yaml."""
+
+    title: str
+    experiments: dict[str, str]
+
+
+@dataclass
+class ReportConfig:
+    """See conf/report.yaml."""
+
+    results: str
+    output: str
+    sections: list[SectionConfig]
+
+    def __post_init__(self) -> None:
+        names = [slug(name) for section in self.sections for name in section.experiments]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"sections must name every folder once, but name {', '.join(twice)} more often.")
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Read the results, write the page, say what is missing."""
+    cfg = validated(config, ReportConfig)
+    results, output = Path(cfg.results), Path(cfg.output)
+    sections = [Section(section.title, section.experiments) for section in cfg.sections]
+    report = report_html(results, output, sections, made())
+    write_text_atomic(output, report.text)
+    print("\n".join(report.notes))
+    print(f"written to {output}: {len(report.text.encode()) / 1e6:.1f} MB")
+
+
+def made() -> str:
+    """What made the page: of the same results and code always the same words."""
+    commit = git_state(ROOT)["git_commit"]
+    return f"Made by {command()} at commit {str(commit)[:9]}." if commit else f"Made by {command()}."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Sizes of made-up models, and measured cases that are kept as JSON: an interrupted benchmark goes on."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+from oar.common.files import write_text_atomic
+from oar.common.progress import stage
+from oar.common.provenance import config_hash, cpu_model, gpu_name, versions
+
+Case = dict[str, Any]
+
+
+@dataclass
+class SizeConfig:
+    """A made-up model and, by completion length, how many completions an update has."""
+
+    architecture: dict[str, Any]
+    lengths: dict[int, int]
+
+
+class KeptCases:
+    """What is measured already, in `folder`: an interrupted benchmark goes on. `code`: hash of the code that measures."""
+
+    def __init__(self, folder: Path, progress: Progress, code: str) -> None:
+        self.folder, self.progress, self.code = folder, progress, code
+        self.kept = 0
+
+    def case(self, name: str, made_of: Mapping[str, Any], measure: Callable[[], Case]) -> Case:
+        """What was measured under this name by the same code on the same machine, else measured now and kept."""
+        here = {"code": self.code, "torch": versions()["torch"], "machine": gpu_name() or cpu_model()}
+        file = self.folder / "cases" / f"{name}-{config_hash({**made_of, **here})[:12]}.json"
+        if file.exists():
+            self.kept += 1
+        else:
+            with stage(self.progress, name):
+                found = measure()
+            write_text_atomic(file, json.dumps(found, allow_nan=False))
+        kept: Case = json.loads(file.read_text())
+        return kept
+
+
+def told_size(size: str, found: SizeConfig) -> str:
+    """A size in words."""
+    of = found.architecture
+    width = f"hidden {of['hidden_size']}, intermediate {of['intermediate_size']}, vocabulary {of['vocab_size']}"
+    counts = ", ".join(f"{count} of {length}" for length, count in found.lengths.items() if count)
+    return f"`{size}` is {of['num_hidden_layers']} layers, {width}; completions of an update: {counts}"

@@ -1,0 +1,252 @@
+"""The models and completions that token signals are examined on: trained and drawn once, kept, shared by every experiment.
+
+Whatever is finished is kept in `work_dir` under a hash of what made it, so a command can be interrupted and run again, and two
+experiments with the same settings look at the same completions.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from oar.analysis.signals.examine import Subject, examine, signal_importance
+from oar.common.errors import ConfigError, OarError
+from oar.common.files import atomic_path
+from oar.common.processes import ChildProcess
+from oar.common.progress import stage
+from oar.common.provenance import code_hash, config_hash, files_hash
+from oar.common.seeding import derive_seed
+from oar.config import ProbeConfig, TrainConfig, build
+from oar.config.composed import composed_run
+from oar.config.evaluation import Sampling
+from oar.launch.pool import Job
+from oar.launch.start_model import model_folder
+from oar.launch.supervisor import one_engine
+from oar.model.load import load_policy, load_tokenizer, weight_files, weights_size
+from oar.rollout.access import TOKEN_VARIABLE
+from oar.rollout.client.vllm import EngineClient
+from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
+from oar.rollout.types import Rollout
+from oar.tasks.data.sources import load_benchmark
+from oar.tasks.problem import Problem
+from oar.tasks.task import Task
+
+POLL_S = 1.0
+SPLITS = ("tuning", "curve")
+BASE, TRAINED, AUTO = "base", "trained", "auto"  # the two models that stand for themselves where no folder is named
+COMPLETIONS = "completions.parquet"
+
+
+@dataclass
+class SubjectConfig:
+    """Which models, completions and signals; the keys are explained in conf/subject/words.yaml."""
+
+    seed: int
+    overrides: list[str]
+    models: dict[str, str]
+    train_steps: int
+    train_overrides: list[str]
+    split: str
+    problems: int
+    samples: int
+    probe: ProbeConfig
+    signals: dict[str, list[str]]
+    pairs: list[list[str]]
+    threads: int
+    output_dir: str
+    work_dir: str
+
+    def __post_init__(self) -> None:
+        for key in ("train_steps", "problems", "samples", "threads"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
+        if self.split not in SPLITS:
+            raise ConfigError(f"split must be one of {', '.join(SPLITS)}, but is {self.split!r}.")
+        if any(len(pair) != 2 for pair in self.pairs):
+            raise ConfigError(f"Every entry of pairs must hold two signals, but pairs is {self.pairs}.")
+        for name in chain.from_iterable(self.pairs):
+            self.check_signal("pairs", name)
+        for name, path in self.models.items():
+            if path == AUTO and name not in (BASE, TRAINED):
+                raise ConfigError(f"models.{name} must be a folder; only {BASE} and {TRAINED} may be {AUTO}.")
+        if not self.models:
+            raise ConfigError("models must name at least one model.")
+
+    def check_signal(self, key: str, name: str) -> None:
+        """Raises ConfigError where `name`, which stands under `key`, is no signal."""
+        if name not in self.signals:
+            raise ConfigError(f"{key} must name signals ({', '.join(self.signals)}), but names {name!r}.")
+
+    def own_overrides(self) -> list[str]:
+        """What this measurement sets in conf/train; the seed last, so that no override of the user's can contradict it."""
+        return [*self.overrides, f"seed={self.seed}"]
+
+    def training_overrides(self) -> list[str]:
+        """What makes conf/train the run of the trained model."""
+        return [*self.train_overrides, "method=grpo", f"learner.steps={self.train_steps}"]
+
+    def compose(self, *overrides: str) -> TrainConfig:
+        """conf/train with the measurement's own overrides and some more. Raises ConfigError where they do not fit."""
+        return composed_run([*self.own_overrides(), *overrides])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured, all of it validated: conf/train as it is used here, and once more for every signal."""
+
+    cfg: SubjectConfig
+    settings: TrainConfig
+    training: TrainConfig
+    signals: dict[str, TrainConfig]
+    problems: list[Problem]
+    work: Path
+
+    @classmethod
+    def of(cls, cfg: SubjectConfig) -> "Plan":
+        """Raises ConfigError for whatever cannot work, before anything starts."""
+        settings, training = replace(cfg.compose(), probe=cfg.probe), cfg.compose(*cfg.training_overrides())
+        signals = {name: cfg.compose(*overrides) for name, overrides in cfg.signals.items()}
+        for signal in signals.values():
+            build("method.estimator", signal.method.estimator, signal.allow_targets)
+        sets = [load_benchmark(name, cfg.split, cfg.problems) for name in settings.benchmark.sets]
+        problems = [problem for benchmark in sets for problem in benchmark]
+        return cls(cfg, settings, training, signals, problems, Path(cfg.work_dir))
+
+    def training_job(self) -> Job:
+        """The run that makes the trained model."""
+        overrides = self.cfg.own_overrides() + self.cfg.training_overrides()
+        folder = self.work / f"{TRAINED}-{self.training.identity()}-{self.cfg.train_steps}"
+        return Job(folder, overrides, self.training)
+
+    def trained_here(self) -> dict[str, object] | None:
+        """Where the model that was trained for this comes from; None where none was."""
+        return self.training_job().provenance() if self.cfg.models.get(TRAINED) == AUTO else None
+
+    def description(self) -> dict[str, object]:
+        """What was measured, for the report."""
+        cfg = self.cfg
+        own = {BASE: "the starting model", TRAINED: f"the same after {cfg.train_steps} steps of GRPO"}
+        models = [f"`{name}`: {own[name] if path == AUTO else f'`{path}`'}" for name, path in cfg.models.items()]
+        keys = ("split", "problems", "samples", "seed")
+        return {key: getattr(cfg, key) for key in keys} | {"probe": cfg.probe.name, "models": "; ".join(models)}
+
+
+def draw_all(plan: Plan, progress: Progress) -> dict[str, tuple[Path, Path]]:
+    """Of each model its folder and that of its completions; trained and drawn where they are not there yet.
+
+    One engine for all of it, started when something needs it and ended when all is drawn.
+    """
+    settings = plan.settings
+    with ExitStack() as running:
+        start_model = model_folder(settings.model, progress.console.print)
+
+        @cache
+        def engine() -> tuple[str, str | None]:
+            with stage(progress, "engine: ready"):
+                return one_engine(settings, start_model, plan.work, running)
+
+        drawn = {}
+        for version, (name, path) in enumerate(plan.cfg.models.items()):
+            if path != AUTO:
+                model = model_folder(replace(settings.model, path=path), progress.console.print)
+            else:
+                model = start_model if name == BASE else train_model(plan, engine, progress)
+            drawn[name] = model, draw(plan, name, model, version, engine, progress)
+        return drawn
+
+
+def train_model(plan: Plan, address: Callable[[], tuple[str, str | None]], progress: Progress) -> Path:
+    """The checkpoint of a GRPO run of `train_steps` steps. Raises OarError where the run fails."""
+    steps, job = plan.cfg.train_steps, plan.training_job()
+    if job.provenance() is None:
+        command = [sys.executable, "-m", "experiments.train", *job.overrides, "resume=auto"]
+        url, token = address()
+        command += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url={url}"]
+        with (
+            stage(progress, f"{TRAINED}: {steps} steps of GRPO", total=steps) as advance,
+            ChildProcess(command, log_path=job.folder / "log.txt", env={TOKEN_VARIABLE: token}) as process,
+        ):
+            while (code := process.poll()) is None:
+                advance(job.steps_done())
+                time.sleep(POLL_S)
+            if code != 0:
+                raise OarError(
+                    f"Training ended with exit code {code}; run the same command again to go on from its last checkpoint. "
+                    f"The end of {job.folder / 'log.txt'}:\n{process.tail(5)}"
+                )
+    return job.folder / "checkpoints" / f"step_{steps:06d}"
+
+
+def draw(
+    plan: Plan,
+    name: str,
+    model: Path,
+    version: int,
+    address: Callable[[], tuple[str, str | None]],
+    progress: Progress,
+) -> Path:
+    """The folder of a model's completions, drawn with its weights as `version` where they are not there yet."""
+    cfg, rollout = plan.cfg, plan.settings.rollout
+    sampling = Sampling(cfg.samples, rollout.temperature, rollout.max_new_tokens)
+    made_of = {"weights": files_hash(weight_files(model)), "problems": [problem.question for problem in plan.problems]}
+    key = config_hash({**made_of, "sampling": asdict(sampling), "seed": cfg.seed})[:12]
+    folder = plan.work / "completions" / f"{name}-{key}"
+    if not (folder / COMPLETIONS).exists():
+        url, token = address()
+        engine = EngineClient(url, rollout.request_timeout_s, token)
+        task = Task(load_tokenizer(model), plan.settings.model.marker)
+        with stage(progress, f"{name}: {len(plan.problems)} x {cfg.samples} completions"):
+            policy = load_policy(model, plan.settings.model.dtype)
+            folder_between = transfer_folder(plan.work, None, weights_size(model, plan.settings.model.dtype))
+            CheckpointSync(engine, folder_between).push(policy, version)
+            prompts = [task.encode_prompt(problem) for problem in plan.problems]
+            groups = engine.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
+        rows = [{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group]
+        with atomic_path(folder / COMPLETIONS) as path:
+            pd.DataFrame(rows).to_parquet(path, index=False)
+    return folder
+
+
+def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
+    """A model with the completions that `draw` wrote."""
+    groups: list[list[Rollout]] = [[] for _ in plan.problems]
+    for row in pd.read_parquet(completions / COMPLETIONS).to_dict("records"):
+        lists = {key: tuple(row[key].tolist()) for key in ("prompt_ids", "completion_ids", "sampler_logprobs")}
+        groups[row["group"]].append(
+            Rollout(**lists, weight_version=row["weight_version"], finish_reason=row["finish_reason"])
+        )
+    task = Task(load_tokenizer(model), plan.settings.model.marker)
+    return examine(load_policy(model, plan.settings.model.dtype), task, plan.problems, groups, plan.settings)
+
+
+def compute_signals(plan: Plan, name: str, subject: Subject, folder: Path, progress: Progress) -> dict[str, Tensor]:
+    """By signal what its estimator says of every completion, (N, T)."""
+    found = {}
+    with stage(progress, f"{name}: {len(plan.signals)} signals", total=len(plan.signals)) as advance:
+        for done, (signal, settings) in enumerate(plan.signals.items()):
+            found[signal] = kept_importance(subject, settings, plan.settings, folder)
+            advance(done + 1)
+    return found
+
+
+def kept_importance(subject: Subject, signal: TrainConfig, settings: TrainConfig, folder: Path) -> Tensor:
+    """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
+    made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(settings.probe)}
+    made_of["code"] = code_hash()
+    file = folder / f"{signal.method.name}-{config_hash(made_of)[:12]}.npy"
+    if not file.exists():
+        importance = signal_importance(subject, signal)
+        with atomic_path(file) as path, path.open("wb") as opened:
+            np.save(opened, importance.cpu().numpy())
+    return torch.from_numpy(np.load(file)).to(subject.masks.device)

@@ -1,0 +1,134 @@
+"""Experiments on token signals that need no training runs of their own: `python -m experiments.signals experiment=NAME`.
+
+Mask artefacts, proxy mismatch and error location (docs/METHOD.md §7.5, §7.6, §7.8), all of them on the completions of the oracle
+recall, which are drawn here where they are not there yet (experiments/shared/subjects.py).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from torch import Tensor
+
+from experiments.shared.subjects import Plan, SubjectConfig, compute_signals, draw_all, load_subject
+from experiments.signals.error_location import error_location
+from experiments.signals.examined import NOWHERE, Examined
+from experiments.signals.mask_artefacts import mask_artefacts
+from experiments.signals.pages import ERROR_LOCATION, MASK_ARTEFACTS, PROXY_MISMATCH
+from experiments.signals.proxy_mismatch import proxy_mismatch
+from oar.analysis.reports.signals import write_signals
+from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, gated
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.progress import progress_bars, stage
+from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.config import TrainConfig, validated
+from oar.model.load import load_tokenizer
+from oar.tasks.words import token_roles
+
+
+class Measure(Protocol):
+    """From one model's signals to a tidy table."""
+
+    def __call__(self, examined: Examined, *, pairs: list[tuple[str, str]], seed: int) -> pd.DataFrame:
+        """COLUMNS of `oar.analysis.signals.recall`."""
+        ...
+
+
+def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
+    """By signal what it changes a token to. Raises ConfigError for a signal that changes none."""
+    kinds = {name: signal.method.estimator.get("counterfactual") for name, signal in signals.items()}
+    for name, kind in kinds.items():
+        if kind is None:
+            raise ConfigError(f"shown must name signals that change tokens (method=oar_p), but {name!r} does not.")
+    return {name: str(kind) for name, kind in kinds.items()}
+
+
+PAGES = {page.name: page for page in (MASK_ARTEFACTS, PROXY_MISMATCH, ERROR_LOCATION)}
+MEASURES: dict[str, Callable[[Plan], Measure]] = {
+    MASK_ARTEFACTS.name: lambda plan: partial(mask_artefacts, kinds=_counterfactuals(plan.signals)),
+    PROXY_MISMATCH.name: lambda _: proxy_mismatch,
+    ERROR_LOCATION.name: lambda _: error_location,
+}
+
+
+@dataclass
+class SignalsConfig(SubjectConfig):
+    """One experiment on signals; the keys are explained in conf/signals.yaml and conf/experiment."""
+
+    study: str
+    shown: list[str]
+
+    def __post_init__(self) -> None:
+        for name in self.shown:
+            self.check_signal("shown", name)
+        self.signals = {name: self.signals[name] for name in self.shown}
+        super().__post_init__()
+        if self.study not in PAGES:
+            raise ConfigError(f"study must be one of {', '.join(PAGES)}, but is {self.study!r}.")
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Validate everything, do what is missing, write the page."""
+    cfg = validated(config, SignalsConfig)
+    started, git = datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    plan = Plan.of(cfg)
+    measure = MEASURES[cfg.study](plan)
+    tables, facts = [], {}
+    with progress_bars() as progress:
+        drawn = draw_all(plan, progress)
+        torch.set_num_threads(cfg.threads)
+        for name, (model, completions) in drawn.items():
+            subject = load_subject(plan, model, completions)
+            importance = compute_signals(plan, name, subject, completions, progress)
+            with stage(progress, f"{name}: {PAGES[cfg.study].title.lower()}"):
+                examined = examined_signals(plan, model, subject, importance)
+                table = measure(examined, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed)
+            table.insert(0, "model", name)
+            tables.append(table)
+            facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
+    gating = plan.settings.gating
+    write_signals(
+        PAGES[cfg.study],
+        pd.concat(tables, ignore_index=True),
+        facts,
+        folder,
+        run=plan.description() | {"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
+        signals=cfg.signals,
+        provenance=collect_provenance(asdict(cfg), started=started, git=git) | {"training": plan.trained_here()},
+    )
+    print(f"written to {folder}: {cfg.study}.csv, {cfg.study}.md, {cfg.study}.png, provenance.json")
+
+
+def examined_signals(plan: Plan, model: Path, subject: Subject, importance: Mapping[str, Tensor]) -> Examined:
+    """The signals of one model beside what is true of its completions; `importance` (N, T) by signal, as estimators give it."""
+    tokenizer, batch = load_tokenizer(model), subject.inputs.batch
+    ids = [row[mask].tolist() for row, mask in zip(batch.completion_ids, batch.completion_mask, strict=True)]
+    roles = [np.array(token_roles(each, tokenizer)) for each in ids]
+    errors = subject.inputs.marks["error"].cpu().numpy()
+    first_errors = [
+        NOWHERE if right or not error.any() else str(of_one[error.argmax()])
+        for right, error, of_one in zip(subject.truth.correct, errors, roles, strict=True)
+    ]
+    return Examined(
+        subject.truth,
+        [of_one[: marks.size] for of_one, marks in zip(roles, subject.truth.causal, strict=True)],
+        first_errors,
+        {name: as_the_gate_sees_it(subject, values, plan.signals[name]) for name, values in importance.items()},
+        {name: gated(subject, values, plan.signals[name]) for name, values in importance.items()},
+        subject.inputs,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What a sweep says: `python -m experiments.stability 'folders=[multirun/gating]' output_dir=results/stability`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from experiments.stability.gathering import gather
+from experiments.stability.levels import compare_levels, deciding_keys
+from experiments.stability.page import write_stability
+from experiments.stability.studies import study_of
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.common.provenance import ROOT
+from oar.config import validated
+
+REFERENCE = ROOT / "results" / "reference"
+
+
+@dataclass
+class StabilityConfig:
+    """See conf/stability.yaml."""
+
+    folders: list[str]
+    keys: list[str] | None
+    reference: list[Any] | None
+    repeat: str | None
+    output_dir: str
+
+    def __post_init__(self) -> None:
+        if not self.folders:
+            raise ConfigError("folders must name at least one folder of runs: folders=[multirun/gating].")
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Gather, compare, write."""
+    cfg = validated(config, StabilityConfig)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    gathered = gather([Path(one) for one in cfg.folders])
+    keys = deciding_keys(gathered) if cfg.keys is None else cfg.keys
+    study = study_of(keys)
+    levels = compare_levels(gathered, keys, cfg.reference, usual=study.reference)
+    page = write_stability(study, gathered, levels, folder, claims=REFERENCE, repeat=cfg.repeat)
+    print(f"{len(gathered.finished)} of {len(gathered.runs)} runs have finished; written to {page.parent}: {page.name}")
+
+
+if __name__ == "__main__":
+    main()

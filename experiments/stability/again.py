@@ -1,0 +1,104 @@
+"""A sweep from runs.csv, which has every run's accuracy, and the ends of the bootstrap in levels.csv."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.shared.committed_pages import read_page, replaced, write_page
+from experiments.stability.levels import METRICS, Level, Levels, columns
+from experiments.stability.page import CLAIMS, accuracy_section, claims_section, draw_accuracy
+from oar.analysis.claims.claims import TOO_FEW, Claim, load_claims, verdict
+from oar.analysis.claims.ledger import lacking
+from oar.analysis.claims.page import write_claims
+from oar.common.errors import DataError
+from oar.common.files import atomic_path
+from oar.evaluation.evaluate import MEAN
+from oar.runs.folder import full_steps
+from oar.statistics.intervals import PERCENT, estimate, student_interval
+
+NUMBERS = ["tolerance", "value", "low", "high", "problems"]  # the other columns of claims.csv are text
+
+
+def judge_sweep(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> None:
+    """levels.csv, claims.csv, the picture of the levels, and the parts of the page that show accuracies and verdicts."""
+    runs, table = pd.read_csv(folder / "runs.csv"), pd.read_csv(folder / "levels.csv")
+    keys = list(table.columns[: table.columns.get_loc("runs")])
+    levels = _levels(table.drop(columns=keys).set_axis(pd.MultiIndex.from_frame(table[keys])), keys, runs)
+    text = replaced(read_page(folder), "## Accuracy\n\n", accuracy_section(levels))
+    stated = folder / "claims.csv"
+    if stated.exists():
+        known = {one.id: one for one in load_claims(claims)}
+        ledger = pd.read_csv(stated, dtype=str, keep_default_na=False)
+        ledger[NUMBERS] = ledger[NUMBERS].apply(pd.to_numeric)
+        judged = pd.DataFrame([_judged(row, known[row["claim_id"]], levels) for row in ledger.to_dict("records")])
+        judged = judged[ledger.columns].astype({"problems": "Int64"})
+        text = replaced(text, f"## {CLAIMS}\n\n", claims_section(judged))
+        write_claims(judged, stated)
+    with atomic_path(folder / "levels.csv") as path:
+        levels.table.reset_index().to_csv(path, index=False)
+    draw_accuracy(levels, folder)
+    write_page(folder, text, provenance)
+
+
+def _levels(table: pd.DataFrame, keys: list[str], runs: pd.DataFrame) -> Levels:
+    (reference,) = table.index[table[f"difference {METRICS[0]}"].isna() & (table["finished"] > 0)]
+    rows = []
+    for level, found in zip(table.index, table.to_dict("records"), strict=True):
+        row: dict[Any, Any] = dict(found)
+        for metric in METRICS:
+            own, other = (_by_seed(runs, keys, one, f"{metric} {MEAN}") for one in (level, reference))
+            row |= _columns(metric, row, own, (0.0, PERCENT))
+            if level != reference:
+                row |= _columns(f"difference {metric}", row, (own - other).dropna(), (-PERCENT, PERCENT))
+        rows.append(row)
+    # Older tables have the bootstrap's ends alone, under the names of the final ones.
+    gone = [column for column in map(str, table) if column.endswith(" over") and not column.endswith(" interval over")]
+    frame = pd.DataFrame(rows, index=table.index).drop(columns=gone).astype({"collapse_step": "Int64"})
+    return Levels(keys, reference, frame)
+
+
+def _by_seed(runs: pd.DataFrame, keys: list[str], level: Level, column: str) -> "pd.Series[float]":
+    chosen = runs[(runs[keys] == list(level)).all(axis=1)]
+    return chosen.set_index("seed")[column].dropna()
+
+
+def _columns(
+    name: str, row: Mapping[Any, Any], by_seed: "pd.Series[float]", within: tuple[float, float]
+) -> dict[str, Any]:
+    if by_seed.empty:
+        return {}
+    if not np.isclose(by_seed.mean(), row[name], atol=1e-6):
+        raise DataError(f"runs.csv and levels.csv differ on {name}: they are not of one sweep.")
+    ends = [row.get(f"{name} bootstrap {end}", row[f"{name} {end}"]) for end in ("low", "high")]
+    student = student_interval(by_seed) if len(by_seed) > 1 else None
+    bootstrap = None if np.isnan(ends[0]) else (ends[0], ends[1])
+    return columns(name, estimate(float(by_seed.mean()), bootstrap, student, within=within))
+
+
+def _judged(row: Mapping[Any, Any], claim: Claim, levels: Levels) -> dict[str, Any]:
+    """The verdict of today; a difference has the interval of its level, so that the page shows one."""
+    found = dict(row)
+    if claim.quantity == "difference":
+        found |= _of_level(claim, row["metric"], levels)
+    seeds = len(str(row["seeds"]).split(", "))
+    reason = lacking(seeds, [(row["profile"], int(steps)) for steps in str(row["steps"]).split("; ")], full_steps())
+    judged = TOO_FEW if reason else verdict(found["low"], found["high"], claim.target, claim.tolerance)
+    return found | {"verdict": judged, "reason": reason}
+
+
+def _of_level(claim: Claim, metric: str, levels: Levels) -> dict[str, Any]:
+    """A claim on two arms of which one is the reference."""
+    one, other = (_level_of(settings, levels) for settings in claim.arms.values())
+    if levels.reference not in (one, other):
+        raise DataError(f"The claim {claim.id!r} is not about the reference level: make the page by its own command.")
+    sign, level = (1, one) if other == levels.reference else (-1, other)
+    cell, name = levels.table.loc[level], f"difference {metric}"
+    low, high = sorted((sign * cell[f"{name} low"], sign * cell[f"{name} high"]))
+    return {"value": sign * cell[name] + 0.0, "low": low, "high": high, "interval_over": cell[f"{name} interval over"]}
+
+
+def _level_of(settings: Mapping[str, Any], levels: Levels) -> Level:
+    return tuple(settings[key] for key in levels.keys)

@@ -1,0 +1,182 @@
+"""The pictures of a sweep: heat maps over two settings, dots over one, and what happened along the steps.
+
+Every number of a heat map stands in its cell, every line has a marker: nothing hangs on colour alone.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from experiments.stability.gathering import LAST, Gathered
+from experiments.stability.levels import Levels, short
+from oar.analysis.claims.quantities import COLLAPSE_WINDOW
+from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
+from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
+
+MAP = "cividis"  # made for all kinds of colour vision
+EMPTY = "#eeeeee"
+# What the colours of a map span at least, in its unit: small differences must not look like large ones.
+SPAN = {SAMPLED_METRIC: 5.0, "entropy": 0.1, "ess_ratio": 0.2, "collapse_step": 10.0}
+CURVES = {"entropy": "policy entropy (nats)", "ess_ratio": "ESS ratio of the weights", "reward": "training reward"}
+Cell = Mapping[str, Any]
+
+
+def draw_frontier(levels: Levels, path: Path) -> None:
+    """Four heat maps over two settings; the first runs along x."""
+    panels: dict[str, tuple[str, Callable[[Cell], str]]] = {
+        SAMPLED_METRIC: (f"final accuracy, {SAMPLED_METRIC} (%)", _accuracy_text),
+        "entropy": ("policy entropy at the end (nats)", lambda cell: f"{cell['entropy']:.3f}"),
+        "ess_ratio": ("ESS ratio of the weights at the end", lambda cell: f"{cell['ess_ratio']:.2f}"),
+        "collapse_step": ("step of the first collapse", lambda cell: f"{cell['collapse_step']}\n{_share(cell)}"),
+    }
+    columns, rows = map(len, levels.values)
+    with mpl.rc_context(STYLE | {"axes.grid": False}):
+        figure = Figure(figsize=(max(9.0, 2.6 + 1.5 * columns), 1.6 + 2 * max(1.6, 0.75 * rows)), layout="constrained")
+        for axes, (column, (title, text)) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
+            _draw_map(axes, levels, column, text)
+            axes.set_title(title, loc="left", fontsize=10)
+        save_png(figure, path)
+
+
+def draw_levels(levels: Levels, path: Path) -> None:
+    """One setting: accuracy of each level, and the differences from the reference, each with its interval."""
+    names = levels.values[0]
+    panels = {
+        SAMPLED_METRIC: f"{SAMPLED_METRIC} (%)",
+        f"difference {SAMPLED_METRIC}": f"{SAMPLED_METRIC}, difference (points)",
+        f"difference {GREEDY_METRIC}": f"{GREEDY_METRIC} greedy, difference (points)",
+    }
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(10, 1.4 + 0.45 * len(names)), layout="constrained")
+        for axes, (column, title) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
+            if column not in levels.table:  # one level
+                continue
+            for height, cell in enumerate(levels.cells.values()):
+                _draw_dot(axes, cell, column, height)
+            if column.startswith("difference"):
+                axes.axvline(0, color="#555555", linewidth=1, linestyle=":")
+            axes.set_title(title, loc="left", fontsize=10)
+            axes.set_yticks(range(len(names)), list(map(str, names)))
+            axes.set_ylim(len(names) - 0.5, -0.5)
+        save_png(figure, path)
+
+
+def draw_trajectories(gathered: Gathered, levels: Levels, path: Path) -> None:
+    """A row of panels per curve and a column per value of the second setting; lines are values of the first."""
+    lines = levels.values[0]
+    second = levels.values[1] if len(levels.keys) == 2 else [None]
+    names = list(CURVES)
+    down, across = (len(names), len(second)) if len(second) > 1 else (1, len(names))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(max(10.0, 3.3 * across), 0.9 + 2.5 * down), layout="constrained")
+        panels = figure.subplots(down, across, sharey="row" if down > 1 else False, squeeze=False)
+        for number, axes in enumerate(panels.flat):
+            name = names[number // across if down > 1 else number]
+            value = second[number % across if down > 1 else 0]
+            for index, line in enumerate(lines):
+                level = (line,) if len(levels.keys) == 1 else (line, value)
+                _draw_curves(axes, gathered, levels, level, name, index)
+            at = "" if value is None else f", {short(levels.keys[1])} {value}"
+            axes.set_title(f"{CURVES[name]}{at}", loc="left", fontsize=10)
+            axes.set_xlabel("training step" if number >= across * (down - 1) else "")
+        known = {
+            label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        labels = [str(line) for line in lines if str(line) in known]
+        handles = [known[label] for label in labels]
+        figure.legend(handles, labels, title=short(levels.keys[0]), loc="outside right upper", frameon=False)
+        save_png(figure, path)
+
+
+def _draw_map(axes: Axes, levels: Levels, column: str, text: Callable[[Cell], str]) -> None:
+    across, along = levels.values
+    known = [float(row[column]) for row in levels.cells.values() if pd.notna(row[column])]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    span = max(high - low, SPAN[column])
+    colours = mpl.colormaps[MAP]
+    for (first, second), cell in levels.cells.items():
+        x, y = across.index(first), along.index(second)
+        filled = bool(pd.notna(cell[column]))
+        place = 0.5 + (float(cell[column]) - (low + high) / 2) / span if filled else 0.5
+        colour = colours(0.15 + 0.85 * place) if filled else EMPTY
+        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white"))
+        dark = filled and float(np.dot(colour[:3], (0.299, 0.587, 0.114))) < 0.5
+        written = text(cell) if filled else _absent(cell, column)
+        axes.text(x, y, written, ha="center", va="center", fontsize=8.5, color="white" if dark else "black")
+        if (first, second) == levels.reference:
+            frame = Rectangle((x - 0.47, y - 0.46), 0.94, 0.92, fill=False, edgecolor="black", linewidth=2)
+            axes.add_patch(frame)
+    axes.set_xlim(-0.5, len(across) - 0.5)
+    axes.set_ylim(-0.5, len(along) - 0.5)
+    axes.set_xticks(range(len(across)), list(map(str, across)))
+    axes.set_yticks(range(len(along)), list(map(str, along)))
+    axes.set_xlabel(short(levels.keys[0]))
+    axes.set_ylabel(short(levels.keys[1]))
+
+
+def _accuracy_text(cell: Cell) -> str:
+    low, high = (cell.get(f"difference {SAMPLED_METRIC} {end}") for end in ("low", "high"))
+    mark = "" if low is None or pd.isna(low) else " ▲" if low > 0 else " ▼" if high < 0 else ""
+    text, low = f"{cell[SAMPLED_METRIC]:.1f}{mark}", cell.get(f"{SAMPLED_METRIC} low")
+    return text if low is None or pd.isna(low) else f"{text}\n[{low:.1f}, {cell[f'{SAMPLED_METRIC} high']:.1f}]"
+
+
+def _absent(cell: Cell, column: str) -> str:
+    return f"none of\n{cell['begun']} runs" if column == "collapse_step" and cell["begun"] else "no run\nfinished"
+
+
+def _share(cell: Cell) -> str:
+    return f"({cell['collapsed']} of {cell['begun']} runs)"
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and bool(pd.notna(value))
+
+
+def _draw_dot(axes: Axes, cell: Cell, column: str, height: int) -> None:
+    if not _is_known(cell[column]):
+        return
+    if _is_known(cell.get(f"{column} low")):
+        axes.hlines(height, cell[f"{column} low"], cell[f"{column} high"], color=COLOURS[1], linewidth=1.6)
+    axes.plot(cell[column], height, marker="o", color=COLOURS[1], markersize=7)
+    text = f"{cell[column]:{'+' if column.startswith('difference') else ''}.1f}"
+    axes.annotate(text, (cell[column], height), (0, 6), textcoords="offset points", ha="center", fontsize=9)
+
+
+def _draw_curves(axes: Axes, gathered: Gathered, levels: Levels, level: tuple[Any, ...], name: str, index: int) -> None:
+    metrics = gathered.metrics
+    chosen = metrics[(metrics["metric"] == LAST[name]) & (metrics["step"] >= 1)]
+    for key, value in zip(levels.keys, level, strict=True):
+        chosen = chosen[chosen[key] == value]
+    if chosen.empty:
+        return
+    runs = chosen.pivot(index="step", columns="run", values="value").rolling(COLLAPSE_WINDOW, min_periods=1).mean()
+    lines = levels.values[0]
+    numeric = not isinstance(lines[0], str)
+    colour = mpl.colormaps[MAP](index / max(1, len(lines) - 1) * 0.9) if numeric else COLOURS[index % len(COLOURS)]
+    collapsed = dict(zip(gathered.runs["run"], gathered.runs["collapse_step"], strict=True))
+    for run, curve in runs.items():
+        axes.plot(curve.index, curve, color=colour, linewidth=0.6, alpha=0.5)
+        if _is_known(collapsed[run]):
+            step = int(collapsed[run])
+            axes.plot(step, curve[step], marker="x", color="#D55E00", markersize=9, markeredgewidth=2)
+    mean = runs.dropna().mean(axis=1)
+    marker = MARKERS[index % len(MARKERS)]
+    every = (index, max(1, len(mean) // 6))
+    axes.plot(
+        mean.index,
+        mean,
+        color=colour,
+        linewidth=2,
+        marker=marker,
+        markersize=5,
+        markevery=every,
+        label=str(lines[index]),
+    )

@@ -1,0 +1,159 @@
+"""A study, run by run: `python -m experiments.study experiment=pays`. Finished runs are kept, so it can be interrupted.
+
+Arms are compared under conditions, each under the same training seeds; conf/experiment says which. A run that several studies
+need is made once: its folder in `work_dir` is named by what it computes.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from experiments.study.page import Study, write_results
+from experiments.study.studies import Finished
+from oar.command_line.entry import entry
+from oar.command_line.overrides import key_of, overrides_of_runs
+from oar.common.errors import ConfigError
+from oar.common.provenance import config_hash
+from oar.config import TrainConfig, validated
+from oar.config.composed import composed_run
+from oar.launch.pool import Job, joint_provenance, run_missing
+from oar.runs.folder import read_run
+from oar.tasks.words import TIER_NAMES
+
+
+@dataclass(kw_only=True)
+class StudyConfig(TrainConfig):
+    """One study, and what a run is where the study does not say it; the keys are explained in conf/study.yaml."""
+
+    name: str
+    title: str
+    question: str
+    paper: str
+    ran: str
+    reference: str
+    arms: dict[str, list[str]]
+    conditions: dict[str, list[str]]
+    seeds: int
+    overrides: list[str]
+    credit: bool
+    mistakes: bool
+    lanes: int
+    work_dir: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("seeds", "lanes"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
+        if self.reference not in self.arms or len(self.arms) < 2:
+            raise ConfigError(
+                f"arms must hold the reference {self.reference!r} and one more, but are {list(self.arms)}."
+            )
+        if not self.conditions:
+            raise ConfigError("conditions must hold one at least, e.g. default: [].")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A run of the study."""
+
+    condition: str
+    arm: str
+    job: Job
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Plan the runs, run what is missing, write the page."""
+    cfg = validated(config, StudyConfig)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    cfg.overrides += overrides_of_all(cfg, HydraConfig.get().overrides.task)
+    runs = plan(cfg)
+    jobs = [run.job for run in runs]
+    run_missing(jobs, Path(cfg.work_dir), cfg.lanes)
+    page = write_results(
+        described(cfg, jobs),
+        [Finished(run.condition, run.arm, read_run(run.job.folder)) for run in runs],
+        folder,
+        provenance=joint_provenance(jobs, cfg.lanes),
+    )
+    print(page.read_text())
+    print(f"written to {folder}")
+
+
+def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
+    """The overrides of the command line that are every run's. Raises ConfigError for one that the study sets."""
+    said = {"seed": "type seeds=3 for the seeds 1 to 3"}
+    for kind, changes in (("conditions", cfg.conditions), ("arms", cfg.arms)):
+        for name, how in changes.items():
+            said |= {key_of(text): f"{kind}.{name} sets it" for text in how}
+    return overrides_of_runs(typed, {*StudyConfig.__annotations__, "experiment"}, said)
+
+
+def plan(cfg: StudyConfig) -> list[Planned]:
+    """Every run, validated before any of them starts; seed by seed, so that an interrupted study has whole comparisons.
+
+    Raises ConfigError where two runs of one seed compute the same, and where `mistakes` cannot be told of a run.
+    """
+    runs: list[Planned] = []
+    for seed in range(1, cfg.seeds + 1):
+        for condition, changed in cfg.conditions.items():
+            for arm, how in cfg.arms.items():
+                job = _planned(cfg, [*cfg.overrides, *changed, *how, f"seed={seed}"])
+                foreign = [name for name in job.settings.benchmark.sets if name not in TIER_NAMES]
+                if cfg.mistakes and foreign:
+                    raise ConfigError(
+                        f"mistakes=true needs problems of the embedded task, but {condition}: {arm} is evaluated on "
+                        f"{', '.join(foreign)}: set mistakes=false."
+                    )
+                for other in runs:
+                    if other.job.folder == job.folder:
+                        raise ConfigError(
+                            f"{condition}: {arm} and {other.condition}: {other.arm} are the same run; change or remove one."
+                        )
+                runs.append(Planned(condition, arm, job))
+    return runs
+
+
+def _planned(cfg: StudyConfig, overrides: list[str]) -> Job:
+    settings = composed_run(overrides)
+    computes = config_hash({"run": settings.identity(), "measure": settings.measure(), "steps": settings.learner.steps})
+    folder = Path(cfg.work_dir) / f"{settings.method.name}-seed{settings.seed}-{computes[:12]}"
+    return Job(folder, overrides, settings)
+
+
+def described(cfg: StudyConfig, jobs: list[Job]) -> Study:
+    """What the page says of the study."""
+    changed = HydraConfig.get().overrides.task
+    steps = sorted({job.settings.learner.steps for job in jobs})
+    evaluation = jobs[0].settings.evaluation
+    conditions = "; ".join(
+        f"`{name}`: {' '.join(how) or 'the embedded default'}" for name, how in cfg.conditions.items()
+    )
+    arms = "; ".join(f"`{name}`: {' '.join(how)}" for name, how in cfg.arms.items())
+    problems = "all" if evaluation.final_problems is None else str(evaluation.final_problems)
+    ran = (
+        f"{len(jobs)} runs of {' or '.join(map(str, steps))} steps, {cfg.seeds} training seeds for every arm under every "
+        f"condition, each with its own vLLM engine and learner; {problems} held-out problems of every tier, "
+        f"{evaluation.k} samples each and one greedy. Conditions: {conditions}. Arms: {arms}. "
+        f"For all runs: {' '.join(cfg.overrides)}.\n\n{cfg.ran}"
+    )
+    return Study(
+        name=cfg.name,
+        title=cfg.title,
+        question=cfg.question,
+        paper=cfg.paper,
+        ran=ran.strip(),
+        reference=cfg.reference,
+        credit=cfg.credit,
+        mistakes=cfg.mistakes,
+        repeat=shlex.join(["python", "-m", "experiments.study", *changed]),
+    )
+
+
+if __name__ == "__main__":
+    main()

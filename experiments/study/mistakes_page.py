@@ -1,0 +1,60 @@
+"""What goes wrong in the completions of a study's runs: a section of its page and a picture."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.study.mistakes import RIGHT, WRITTEN_OUT
+from oar.analysis.reports.figures import COLOURS, STYLE, save_png
+from oar.analysis.reports.tables import table_lines
+from oar.statistics.intervals import mean_and_standard_error
+from oar.tasks.words import MISTAKES
+
+READING = """Of the held-out completions at temperature 1, percent, mean of the tiers, ± the standard error over seeds. A wrong
+completion counts under its first departure from the problem's computation, so these shares add up to 100:
+{kinds}. *All results written out*: of all completions, those in which no equation lacks its result; demonstrations leave
+out the last one of every second."""
+
+
+def mistakes_section(table: pd.DataFrame) -> str:
+    """Markdown: the share of each kind, a line per condition and arm."""
+    lines = []
+    for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
+        by_seed = own.pivot(index="seed", columns="kind", values="share").fillna(0.0)
+        by_seed = by_seed.reindex(columns=[RIGHT, *MISTAKES, WRITTEN_OUT], fill_value=0.0)
+        lines.append([str(condition), f"`{arm}`", *(_cell(by_seed[kind]) for kind in by_seed)])
+    kinds = "; ".join(f"*{kind}*: {meaning}" for kind, meaning in MISTAKES.items())
+    header = ["condition", "arm", RIGHT, *MISTAKES, "all results written out"]
+    return "\n\n".join(["## What goes wrong?", READING.format(kinds=kinds), table_lines(header, lines)])
+
+
+def _cell(shares: "pd.Series[float]") -> str:
+    mean, error = mean_and_standard_error(shares)
+    return f"{mean:.1f}" + ("" if error is None else f" ± {error:.1f}")
+
+
+def draw_mistakes(table: pd.DataFrame, path: Path) -> None:
+    """A panel per condition, a bar per arm: the share of wrong completions, by kind; the mean over seeds."""
+    conditions, arms = list(table["condition"].unique()), list(table["arm"].unique())
+    means = table.pivot_table(index=["condition", "arm", "seed"], columns="kind", values="share", fill_value=0.0)
+    means = means.groupby(["condition", "arm"]).mean()
+    with mpl.rc_context(STYLE):
+        width = max(10.0, 2.4 + 3.4 * len(conditions))  # the legend needs so much
+        figure = Figure(figsize=(width, 1.4 + 0.32 * len(arms)), layout="constrained")
+        panels = figure.subplots(1, len(conditions), sharey=True, squeeze=False)[0]
+        for axes, condition in zip(panels, conditions, strict=True):
+            left = pd.Series(0.0, index=arms)
+            for index, kind in enumerate(kind for kind in MISTAKES if kind in means):
+                share = means.loc[condition, kind].reindex(arms).fillna(0.0)
+                axes.barh(range(len(arms)), share, left=left, height=0.7, label=kind, color=COLOURS[index + 1])
+                left += share
+            axes.set_title(condition, fontsize=10, loc="left")
+            axes.set_xlabel("wrong completions (%)")
+            axes.grid(visible=False, axis="y")
+        panels[0].set_yticks(range(len(arms)), arms)
+        panels[0].set_ylim(len(arms) - 0.5, -0.5)
+        handles, names = panels[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+        save_png(figure, path)

@@ -1,0 +1,1 @@
+"""What several experiments need to make evidence of measurements."""

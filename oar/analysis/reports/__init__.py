@@ -1,0 +1,1 @@
+"""Pages: tables, figures, and the form that every study's page has."""

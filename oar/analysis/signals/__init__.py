@@ -1,0 +1,1 @@
+"""Token signals on fixed completions: drawn, examined, held against ground truth."""

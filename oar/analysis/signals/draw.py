@@ -1,0 +1,50 @@
+"""Completions drawn by the model itself, without an engine."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel
+
+from oar.rollout.types import Rollout
+from oar.tasks.problem import Problem
+from oar.tasks.task import Task
+
+
+@torch.no_grad()
+def draw(
+    model: PreTrainedModel,
+    task: Task,
+    problems: Sequence[Problem],
+    *,
+    temperature: float,
+    max_new_tokens: int,
+    seed: int,
+) -> list[list[Rollout]]:
+    """One completion per problem, drawn without an engine: its start takes longer than all that is drawn here."""
+    prompts = [task.encode_prompt(problem) for problem in problems]
+    width = max(map(len, prompts))
+    ids = torch.tensor([[task.pad_id] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        drawn = cast(Any, model).generate(  # its declared type does not admit its own models
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            do_sample=True,
+            temperature=temperature,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=max_new_tokens,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+    completions = drawn.sequences[:, width:]
+    logprobs = torch.stack(drawn.scores, dim=1).log_softmax(dim=-1).gather(2, completions[:, :, None])[:, :, 0]
+    groups = []
+    for prompt, tokens, chosen in zip(prompts, completions.tolist(), logprobs.tolist(), strict=True):
+        stopped = task.tokenizer.eos_token_id in tokens
+        end = tokens.index(task.tokenizer.eos_token_id) + 1 if stopped else len(tokens)
+        reason = "stop" if stopped else "length"
+        groups.append([Rollout(tuple(prompt), tuple(tokens[:end]), tuple(chosen[:end]), 0, reason)])
+    return groups

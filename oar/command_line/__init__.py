@@ -1,0 +1,1 @@
+"""Programs: how they are started, what they refuse in one sentence, how keys are completed."""

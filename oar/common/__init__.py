@@ -1,0 +1,1 @@
+"""What everything rests on: errors, seeds, files, progress, provenance, processes."""

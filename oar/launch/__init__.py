@@ -1,0 +1,1 @@
+"""Starting runs: one with its engine and its learner, several side by side, a sweep."""

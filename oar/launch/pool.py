@@ -1,0 +1,171 @@
+"""Many runs of experiments/train.py on one machine: in lanes side by side, each with servers that its runs share."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+from threading import Event, Lock
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from oar.command_line.exit_codes import terminable
+from oar.common.errors import ConfigError, OarError
+from oar.common.processes import ChildProcess
+from oar.common.provenance import joined_provenance
+from oar.config import TrainConfig
+from oar.config.composed import composed_run
+from oar.launch.start_model import model_folder
+from oar.launch.supervisor import refuse_without_gpus, server_options
+from oar.rollout.access import TOKEN_VARIABLE
+from oar.rollout.server.fleet import KeptFleet, VllmFleet
+from oar.runs.folder import finished
+
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run to be made: its folder, its settings and the overrides of conf/train that make them."""
+
+    folder: Path
+    overrides: list[str]
+    settings: TrainConfig
+
+    def provenance(self) -> dict[str, Any] | None:
+        """Where the run's numbers come from; None where it is not finished, or finished under other settings."""
+        return finished(self.folder, self.settings)
+
+    def steps_done(self) -> int:
+        """Training steps logged so far."""
+        metrics = self.folder / "metrics.jsonl"
+        return max(0, metrics.read_bytes().count(b"\n") - 1) if metrics.exists() else 0
+
+
+def planned(folder: Path, overrides: list[str]) -> Job:
+    """The job of these overrides, validated. Inside of a Hydra main only, which says where conf/ is."""
+    return Job(folder, overrides, composed_run(overrides))
+
+
+def run_missing(jobs: Sequence[Job], folder: Path, lanes: int) -> None:
+    """Run the jobs that are not finished, `lanes` at a time. The servers of a lane log to a folder in `folder`.
+
+    A job that fails does not end the others. Raises OarError after the last, naming those that failed and why; run again, only
+    these are run, from their last checkpoints.
+    """
+    missing = [job for job in jobs if job.provenance() is None]
+    if not missing:
+        return
+    if any(job.settings.rollout.urls for job in missing):
+        raise ConfigError("rollout.url must be left out here: every lane starts servers of its own.")
+    for job in missing:
+        refuse_without_gpus(job.settings)
+    lanes = min(lanes, len(missing))
+    if lanes > 1 and torch.cuda.is_available():
+        raise ConfigError(
+            f"lanes must be 1 where there are GPUs, of which every lane would take the same, but is {lanes}."
+        )
+    failed: list[OarError] = []
+    with ExitStack() as running:
+        running.enter_context(terminable())
+        print(f"{len(missing)} of {len(jobs)} runs to do, {lanes} at a time", flush=True)
+        free: Queue[Lane] = Queue()
+        for number in range(lanes):
+            lane = Lane(folder / f"lane{number + 1}")
+            running.callback(lane.servers.stop)
+            free.put(lane)
+        stop = Event()
+        pool = running.enter_context(ThreadPoolExecutor(lanes))
+        running.callback(stop.set)  # leaves before the pool does: its threads then end their runs at once
+        progress = running.enter_context(_progress())
+        total = progress.add_task("all runs", total=sum(job.settings.learner.steps for job in jobs))
+        pending = {pool.submit(run_job, job, free, stop, progress) for job in missing}
+        while pending:
+            done, pending = wait(pending, timeout=POLL_S, return_when=FIRST_COMPLETED)
+            for one in done:
+                error = one.exception()
+                if isinstance(error, OarError):
+                    progress.console.print(str(error), highlight=False, markup=False)
+                    failed.append(error)
+                elif error is not None:
+                    raise error
+            progress.update(total, completed=sum(job.steps_done() for job in jobs))
+    if failed:
+        raise OarError(
+            f"{len(failed)} of {len(missing)} runs failed; run the same command again to go on with them from their last "
+            f"checkpoints. The first: {failed[0]}"
+        )
+
+
+@dataclass
+class Lane:
+    """The servers that one job after the other is run on."""
+
+    folder: Path  # of their logs
+    servers: KeptFleet = field(default_factory=KeptFleet)
+
+    def serving(self, settings: TrainConfig) -> VllmFleet:
+        """Servers on the model that the job starts from, which is taught where it is not there yet."""
+        with _TEACHING:
+            model = model_folder(settings.model, print)
+        ranks = settings.learner.ranks
+        options = server_options(
+            settings.rollout, settings.model, model, self.folder, sync=settings.sync, learner_gpus=ranks
+        )
+        return self.servers.fitting(options)
+
+
+_TEACHING = Lock()  # two lanes must not teach one model twice
+
+
+def run_job(job: Job, free: "Queue[Lane]", stop: Event, progress: Progress) -> None:
+    """Train and evaluate one job in the next free lane. Raises OarError where either fails."""
+    lane = free.get()
+    try:
+        if not stop.is_set():
+            _run_in(lane, job, stop, progress)
+    finally:
+        free.put(lane)
+
+
+def _run_in(lane: Lane, job: Job, stop: Event, progress: Progress) -> None:
+    engine = lane.serving(job.settings)
+    log, started = job.folder / "log.txt", time.monotonic()
+    bar = progress.add_task(job.folder.name, total=job.settings.learner.steps)
+    arguments = [sys.executable, "-m", "experiments.train", *job.overrides, "resume=auto"]
+    # Relative, so that what a run records of itself names no folder of this machine above the one it was started in.
+    arguments += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url=[{','.join(engine.urls)}]"]
+    try:
+        with ChildProcess(arguments, log_path=log, env={TOKEN_VARIABLE: engine.token}) as process:
+            while not stop.is_set() and (code := process.poll()) is None:
+                progress.update(bar, completed=job.steps_done())
+                time.sleep(POLL_S)
+            if stop.is_set():
+                return
+            if code != 0:
+                state = "" if engine.poll() is None else f" Its server ended as well: {engine.tail(5)}"
+                lane.servers.stop()  # what state the failed run has left them in, nobody knows
+                raise OarError(
+                    f"{job.folder.name} ended with exit code {code}. The end of {log}:\n{process.tail(5)}{state}"
+                )
+    finally:
+        progress.remove_task(bar)
+    progress.console.print(f"{job.folder.name}: finished in {time.monotonic() - started:.0f} s", highlight=False)
+
+
+def _progress() -> Progress:
+    steps = TextColumn("{task.completed}/{task.total} steps")
+    # Drawn once a second: the default of ten costs a seventh of a core, which the runs need.
+    return Progress(TextColumn("{task.description}"), BarColumn(), steps, TimeElapsedColumn(), refresh_per_second=1)
+
+
+def joint_provenance(jobs: Sequence[Job], lanes: int) -> dict[str, Any]:
+    """Of finished jobs, as `oar.common.provenance.joined_provenance`, with their length and the number of lanes."""
+    found = [provenance for job in jobs if (provenance := job.provenance()) is not None]
+    return joined_provenance(found) | {"learner_steps": jobs[-1].settings.learner.steps, "lanes": lanes}

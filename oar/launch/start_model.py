@@ -1,0 +1,18 @@
+"""The model that a run starts from: a folder, or one that is taught on this machine first."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from oar.common.errors import ConfigError
+from oar.config import ModelConfig, build
+from oar.tasks.words.base_model import ensure_base_model
+
+
+def model_folder(cfg: ModelConfig, progress: Callable[[str], None]) -> Path:
+    """The folder of the starting model; taught first where `cfg.teach` describes one that is not there yet."""
+    if cfg.path is None:
+        return ensure_base_model(build("model.teach", cfg.teach), Path(str(cfg.teach_dir)), progress)
+    folder = Path(cfg.path)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"model.path must be a folder with a config.json, but {cfg.path} is not: change model.path.")
+    return folder

@@ -1,0 +1,1 @@
+"""The paper, pure: tensors in, tensors and metrics out."""

@@ -1,0 +1,112 @@
+"""The tensors of one batch of completions, which every later stage reads.
+
+A row of `input_ids` is the prompt, the completion directly behind it, and padding only at the right. Causal attention
+never looks right, so no attention mask is needed and padding cannot matter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oar.method.segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionBatch:
+    """B completions; L is the longest prompt + completion, T the longest completion.
+
+    input_ids (B, L), prompt_lengths (B,), completion_lengths (B,), completion_ids (B, T), sampler_logprobs (B, T);
+    masks (B, T): completion_mask, and of a completion with an answer span reasoning_mask, marker_mask, answer_mask
+    (all False where there is none: docs/METHOD.md §2, fallback).
+    """
+
+    input_ids: Tensor
+    prompt_lengths: Tensor
+    completion_lengths: Tensor
+    completion_ids: Tensor
+    completion_mask: Tensor
+    reasoning_mask: Tensor
+    marker_mask: Tensor
+    answer_mask: Tensor
+    sampler_logprobs: Tensor
+    pad_id: int
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+    @property
+    def has_answer(self) -> Tensor:
+        """(B,) whether the completion has an answer span."""
+        return self.answer_mask.any(dim=1)
+
+    def micro_batches(self, index: Tensor, max_tokens: int) -> tuple[Tensor, ...]:
+        """`index` (integer positions) in parts of at most `max_tokens` tokens of prompt and completion; one row at least.
+
+        First fit decreasing: the longest row first, each into the first part that has room. Forwards are packed, so rows of
+        a part need not be of like length, and few parts are more than the fewest there can be.
+        """
+        lengths = (self.prompt_lengths + self.completion_lengths)[index]
+        order = lengths.argsort(descending=True, stable=True)
+        parts: list[list[int]] = []
+        room: list[int] = []
+        for row, length in zip(index[order].tolist(), lengths[order].tolist(), strict=True):
+            at = next((at for at, left in enumerate(room) if length <= left), len(room))
+            if at == len(room):
+                parts.append([])
+                room.append(max_tokens)
+            parts[at].append(row)
+            room[at] -= length
+        return tuple(torch.tensor(part, device=index.device) for part in parts)
+
+    def rows(self, index: Tensor) -> "CompletionBatch":
+        """The completions `index` (integer positions or a (B,) mask), padding cut to what they need, T unchanged."""
+        longest = int((self.prompt_lengths + self.completion_lengths)[index].max()) if len(index) else 0
+        tensors = {name: getattr(self, name)[index] for name in _TENSORS}
+        tensors["input_ids"] = tensors["input_ids"][:, :longest]
+        return CompletionBatch(**tensors, pad_id=self.pad_id)
+
+
+_TENSORS = [name for name in CompletionBatch.__slots__ if name != "pad_id"]
+
+
+def collate(
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    sampler_logprobs: Sequence[Sequence[float]],
+    segments: Sequence[Segments | None],
+    *,
+    pad_id: int,
+    device: torch.device | str = "cpu",
+) -> CompletionBatch:
+    """Token ids and borders, one entry per completion, as one batch of tensors."""
+    prompt_lengths = torch.tensor([len(ids) for ids in prompts])
+    completion_lengths = torch.tensor([len(ids) for ids in completions])
+    rows, width = len(prompts), int(completion_lengths.max())
+    input_ids = torch.full((rows, int((prompt_lengths + completion_lengths).max())), pad_id)
+    completion_ids = torch.full((rows, width), pad_id)
+    logprobs = torch.zeros(rows, width)
+    borders = torch.zeros(rows, 3, dtype=torch.long)
+    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        input_ids[row, : len(prompt) + len(completion)] = torch.tensor([*prompt, *completion])
+        completion_ids[row, : len(completion)] = torch.tensor(completion)
+        logprobs[row, : len(completion)] = torch.tensor(sampler_logprobs[row])
+        found = segments[row]
+        if found is not None:
+            borders[row] = torch.tensor([found.reasoning_end, found.answer_start, found.answer_end])
+    position = torch.arange(width)[None, :]
+    reasoning_end, answer_start, answer_end = borders[:, :, None].unbind(1)
+    batch = CompletionBatch(
+        input_ids=input_ids,
+        prompt_lengths=prompt_lengths,
+        completion_lengths=completion_lengths,
+        completion_ids=completion_ids,
+        completion_mask=position < completion_lengths[:, None],
+        reasoning_mask=position < reasoning_end,
+        marker_mask=(position >= reasoning_end) & (position < answer_start),
+        answer_mask=(position >= answer_start) & (position < answer_end),
+        sampler_logprobs=logprobs,
+        pad_id=pad_id,
+    )
+    return CompletionBatch(**{name: getattr(batch, name).to(device) for name in _TENSORS}, pad_id=pad_id)

@@ -1,0 +1,84 @@
+"""What the learner's model says about given tokens: logits only where they are read, never of prompt positions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from oar.method.batch import CompletionBatch
+from oar.method.forward.packing import Attended, Packing, run_packed
+from oar.method.forward.projection import token_scores
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One forward over R packed sequences of N tokens together, kept so that a credit signal can go on from it.
+
+    embeddings (N, H): the graph's input; hidden (N, H): the last hidden states; layers: what each layer's attention was given;
+    packing: where the sequences stand in these.
+    """
+
+    embeddings: Tensor
+    hidden: Tensor
+    layers: Sequence[Attended]
+    packing: Packing
+
+    def rows(self, index: Tensor) -> "Forward":
+        """Some of the sequences. The tensors stay whole: only of the whole input can a gradient be taken."""
+        return replace(self, packing=self.packing.rows(index))
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the policy says of B completions.
+
+    logprobs (B, T) of the tokens and entropy (B, T) of the policy there, 0 outside the mask; both are of the distribution
+    that was sampled from. `forward`: what they were read off, None where it was not kept.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor
+    forward: Forward | None = None
+
+    def rows(self, index: Tensor) -> "Scores":
+        """The scores of some of the completions."""
+        forward = None if self.forward is None else self.forward.rows(index)
+        return Scores(self.logprobs[index], self.entropy[index], forward)
+
+    def numbers(self) -> "Scores":
+        """Logprobs and entropy alone, without graph and forward."""
+        return replace(self, logprobs=self.logprobs.detach(), forward=None)
+
+
+def pack(input_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Packing]:
+    """The token ids (N,) of rows (R, L) that are padded at the right, without the padding, and where they stand."""
+    packing = Packing.of(lengths.tolist(), lengths.device)
+    return input_ids[packing.tokens()], packing
+
+
+def run_forward(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> Forward:
+    """Run the model over packed input embeddings (N, H)."""
+    hidden, layers = run_packed(model, embeddings, packing)
+    return Forward(embeddings, hidden, layers, packing)
+
+
+def score_completions(model: PreTrainedModel, batch: CompletionBatch, *, temperature: float) -> Scores:
+    """Logprobs and entropy of B completions; logits are divided by `temperature` first, as the sampler does."""
+    ids, packing = pack(batch.input_ids, batch.prompt_lengths + batch.completion_lengths)
+    forward = run_forward(model, model.get_input_embeddings()(ids), packing)
+    row, token = batch.completion_mask.nonzero(as_tuple=True)
+    # The hidden state one position before a token is the one that predicts it.
+    predicting = packing.at(forward.hidden, row, batch.prompt_lengths[row] + token - 1)
+    chosen, entropy = token_scores(
+        predicting, model.get_output_embeddings(), batch.completion_ids[row, token], temperature
+    )
+    empty = chosen.new_zeros(batch.completion_mask.shape)
+    return Scores(empty.index_put((row, token), chosen), empty.index_put((row, token), entropy), forward)
+
+
+def read_logits(model: PreTrainedModel, forward: Forward, read_positions: Tensor) -> Tensor:
+    """Logits (R, K, V), float32, at `read_positions` (R, K) of a forward: the projection sees R x K hidden states."""
+    row = torch.arange(len(read_positions), device=read_positions.device)[:, None]
+    return model.get_output_embeddings()(forward.packing.at(forward.hidden, row, read_positions)).float()

@@ -1,0 +1,59 @@
+"""What a counterfactual puts in a token's place (docs/METHOD.md §7.5: is the mask itself an artefact?)."""
+
+import torch
+from torch import Tensor
+
+from oar.common.seeding import generator
+from oar.method.importance.base import CreditInputs
+from oar.method.importance.clean import CleanPass
+
+KINDS = ("pad", "random_token", "resampled", "knockout")
+_PROJECTED_AT_ONCE = 256  # positions; bounds the logits of `resampled`
+
+
+def replacement_ids(kind: str, inputs: CreditInputs, clean: CleanPass, row: Tensor, token: Tensor) -> Tensor:
+    """The token ids (N,) that replace reasoning tokens (row, token), each (N,), of a clean pass's completions.
+
+    pad: the pad token. random_token: any token of the vocabulary but the pad and the one that stands there. resampled: a
+    draw from the policy at that position, at temperature 1; it may be the token itself. knockout: the token itself, since
+    what changes is who attends to it. The draws of a completion come from its own seed, one for each of its tokens.
+    """
+    position = clean.shown.reasoning_positions[row, token]
+    own = clean.shown.input_ids[row, position]
+    if kind == "knockout":
+        return own
+    if kind == "pad":
+        return torch.full_like(own, inputs.batch.pad_id)
+    uniform = _uniform_draws(inputs, clean)[row, token]
+    if kind == "random_token":
+        return _other_token(uniform, own, inputs.batch.pad_id, int(inputs.model.config.vocab_size))
+    return _resampled(uniform, inputs, clean.forward.packing.at(clean.forward.hidden, row, position - 1))
+
+
+def _uniform_draws(inputs: CreditInputs, clean: CleanPass) -> Tensor:
+    """(R, T) in [0, 1)."""
+    width = inputs.batch.completion_mask.shape[1]
+    lengths = inputs.batch.completion_lengths[clean.completions].tolist()
+    draws = torch.zeros(len(lengths), width)
+    for row, (seed, length) in enumerate(zip(clean.seeds, lengths, strict=True)):
+        draws[row, :length] = torch.rand(length, generator=generator(seed, "replacement"))
+    return draws.to(clean.completions.device)
+
+
+def _other_token(uniform: Tensor, own: Tensor, pad_id: int, vocabulary: int) -> Tensor:
+    """Uniform over the vocabulary without two ids: numbers below V - 2 that step over both."""
+    first, second = own.clamp(max=pad_id), own.clamp(min=pad_id)
+    drawn = (uniform * (vocabulary - 2)).long()
+    drawn = drawn + (drawn >= first)
+    return (drawn + (drawn >= second)).clamp(max=vocabulary - 1)
+
+
+def _resampled(uniform: Tensor, inputs: CreditInputs, predicting: Tensor) -> Tensor:
+    """Draws from the policy by inverting its distribution function; predicting (N, H) are the hidden states before."""
+    drawn = []
+    for states, level in zip(predicting.split(_PROJECTED_AT_ONCE), uniform.split(_PROJECTED_AT_ONCE), strict=True):
+        probabilities = inputs.model.get_output_embeddings()(states).float().softmax(dim=-1)
+        cumulative = probabilities.cumsum(dim=-1)
+        # A sum that ends a little below 1 must not lead past the vocabulary.
+        drawn.append(torch.searchsorted(cumulative, level[:, None] * cumulative[:, -1:], right=True)[:, 0])
+    return torch.cat(drawn).clamp(max=int(inputs.model.config.vocab_size) - 1)

@@ -1,0 +1,1 @@
+"""The policy: its folder, its adapter, its parameters."""

@@ -1,0 +1,80 @@
+"""The policy of a Hugging Face folder: its weights and its tokenizer."""
+
+import math
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from oar.common.errors import DataError
+from oar.config import LoraConfig
+from oar.model.lora import ADAPTER_FOLDER, add_adapter, load_adapter
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights of a model's folder, in order. Raises DataError where they are not in safetensors."""
+    found = sorted(folder.glob("model*.safetensors"))
+    if not found:
+        pickled = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
+        came = f"but holds {pickled[0]}, a pickle, which can run code when it is read" if pickled else "but holds none"
+        raise DataError(
+            f"{folder} must hold its weights as model*.safetensors, {came}: convert the model with save_pretrained."
+        )
+    return found
+
+
+def weights_size(folder: Path, dtype: str) -> int:
+    """Bytes of the weights in a model's folder once they are of `dtype`; only the files' headers are read."""
+    numbers = 0
+    for file in weight_files(folder):
+        with safe_open(file, "pt") as opened:
+            numbers += sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
+    dtype_of_all: torch.dtype = getattr(torch, dtype)
+    return numbers * dtype_of_all.itemsize
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The folder's tokenizer. Raises DataError where there is none."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder} must hold a tokenizer, but: {str(error).splitlines()[0]}") from error
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    return tokenizer
+
+
+def load_trained(
+    lora: LoraConfig | None, start: Path, checkpoint: Path | None, dtype: str, seed: int
+) -> PreTrainedModel:
+    """What a run trains: the starting model, or what `checkpoint` made of it.
+
+    With an adapter the frozen weights are always those of `start`: merged ones would not give the same bytes again.
+    """
+    if lora is None:
+        return load_policy(checkpoint or start, dtype)
+    model = load_policy(start, dtype)
+    add_adapter(model, lora, seed)
+    if checkpoint is not None:
+        load_adapter(model, checkpoint / ADAPTER_FOLDER)
+    return model
+
+
+def load_policy(folder: Path, dtype: str) -> PreTrainedModel:
+    """The folder's model on this machine's device, dropout off. Raises DataError where there is none."""
+    disable_progress_bar()
+    weight_files(folder)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=False,  # None, the default, would ask on the terminal
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(f"{folder} must hold a model, but: {str(error).splitlines()[0]}") from error
+    assert isinstance(model, PreTrainedModel)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return model.eval().to(device)

@@ -1,0 +1,1 @@
+"""Starting engines: one server, a fleet, and the guard at its door."""

@@ -1,0 +1,1 @@
+"""A run's folder: what it writes, and the same read back."""

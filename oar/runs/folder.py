@@ -1,0 +1,132 @@
+"""A finished run's folder, read back: its settings, where its numbers come from, scores and logs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from oar.command_line.overrides import CONF
+from oar.common.errors import DataError
+from oar.config import TrainConfig
+from oar.config.saved import saved_config
+from oar.evaluation.compare import Evaluation, ProblemScores, check_same, problem_scores, read_evaluation
+from oar.runs.tracking import METRICS, TIMINGS
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `experiments.train` left in `folder`. `settings`: config.yaml; `provenance`: of evaluation.json.
+
+    `kept`: right samples by problem (metric, benchmark, k, problem_id, right), as scores.parquet of a table has them for a run
+    whose samples.parquet is not there.
+    """
+
+    folder: Path
+    settings: DictConfig
+    provenance: Mapping[str, Any]
+    kept: pd.DataFrame | None = None
+
+    @property
+    def seed(self) -> int:
+        """Of the training."""
+        return int(self.settings.seed)
+
+    def has(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether the run has these settings: {"gating.tau": 0.4}."""
+        return all(OmegaConf.select(self.settings, key) == value for key, value in wanted.items())
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """evaluation.csv: a row per benchmark and metric."""
+        return pd.read_csv(self.folder / "evaluation.csv")
+
+    @cached_property
+    def evaluation(self) -> Evaluation | None:
+        """Every graded completion; None where the run was kept without them."""
+        return read_evaluation(self.folder) if (self.folder / "samples.parquet").exists() else None
+
+    def problem_scores(self, metric: str) -> dict[str, ProblemScores] | None:
+        """By benchmark, of one metric (avg@k or greedy pass@1); None where the run was kept without them."""
+        if self.evaluation is not None:
+            return problem_scores(self.evaluation, metric)
+        if self.kept is None or self.kept.empty:
+            return None
+        chosen = self.kept[self.kept["metric"] == metric].sort_values("problem_id").set_index("problem_id")
+        return {
+            str(name): ProblemScores(int(of["k"].iloc[0]), 100.0 * of["right"] / of["k"])
+            for name, of in chosen.groupby("benchmark", sort=False)
+        }
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """metrics.jsonl by step."""
+        return read_lines(self.folder / METRICS)
+
+    @cached_property
+    def timings(self) -> pd.DataFrame:
+        """timings.jsonl by step."""
+        return read_lines(self.folder / TIMINGS)
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder. Raises DataError where it has not finished."""
+    files = [folder / name for name in ("config.yaml", "evaluation.json", "evaluation.csv")]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file} is missing: finish that run, or correct the path.")
+    settings = saved_config(files[0])
+    provenance = json.loads(files[1].read_text(encoding="utf-8")).get("provenance")
+    if not isinstance(provenance, dict):
+        raise DataError(f"{files[1]} must say where its numbers come from, but does not: run again with this version.")
+    missing = {"identity", "measure", "step"} - set(provenance)
+    if missing:
+        raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")
+    return Run(folder, settings, provenance)
+
+
+def full_steps() -> dict[str, int]:
+    """By profile of conf/profile the training steps of a whole run."""
+    files = sorted((CONF / "profile").glob("*.yaml"))
+    return {file.stem: int(OmegaConf.load(file).learner.steps) for file in files}
+
+
+def finished(folder: Path, settings: TrainConfig) -> dict[str, Any] | None:
+    """Where the numbers of the run in `folder` come from; None where it has not finished, or did under other settings."""
+    evaluation = folder / "evaluation.json"
+    if not evaluation.exists():
+        return None
+    found: dict[str, Any] = json.loads(evaluation.read_text(encoding="utf-8"))["provenance"]
+    wanted = {"step": settings.learner.steps, "identity": settings.identity(), "measure": settings.measure()}
+    return found if {key: found.get(key) for key in wanted} == wanted else None
+
+
+def check_alike(runs: Sequence[Run]) -> None:
+    """Raises DataError where two runs were evaluated in different ways, or on other problems."""
+    for run in runs[1:]:
+        if run.provenance["measure"] != runs[0].provenance["measure"]:
+            raise DataError(
+                f"{runs[0].folder} and {run.folder} were evaluated with different settings: evaluate both in the same way."
+            )
+    evaluations = [run.evaluation for run in runs if run.evaluation is not None]
+    for evaluation in evaluations[1:]:
+        check_same(evaluations[0], evaluation)
+
+
+def read_lines(path: Path) -> pd.DataFrame:
+    """A metrics.jsonl or timings.jsonl as a frame indexed by step; undefined metrics are NaN.
+
+    A last line that a kill cut off is left out. Raises DataError where there is no step.
+    """
+    if not path.exists():
+        raise DataError(f"{path} is missing: the cell has not finished.")
+    lines, newline, _ = path.read_text(encoding="ascii").rpartition("\n")
+    frame = pd.read_json(StringIO(lines + newline), lines=True)
+    if frame.empty or "step" not in frame.columns:
+        raise DataError(f"{path} holds no steps: the cell has not finished.")
+    return frame.groupby("step").last()  # a step may have one line for training and one for evaluation

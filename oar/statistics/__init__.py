@@ -1,0 +1,1 @@
+"""Intervals over problems and seeds, power, and how well a token signal ranks."""

@@ -1,0 +1,1 @@
+"""Published data sets and the embedded tiers: from rows to problems."""

@@ -1,0 +1,213 @@
+"""Where training problems and evaluation sets come from."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+from oar.common.errors import ConfigError, DataError
+from oar.common.seeding import derive_seed
+from oar.config import BenchmarkConfig, validated
+from oar.config.data import DatasetConfig
+from oar.tasks.data.contamination import Prints, compare
+from oar.tasks.data.records import load_problems
+from oar.tasks.problem import Problem, ProblemSet
+from oar.tasks.verifier.grade import shared_pool
+from oar.tasks.words import RL_STREAM, TIER_NAMES, evaluation_set, tier_named, training_problem
+
+
+class ProblemSource(Protocol):
+    """A stream of training problems that can be entered anywhere, so that resuming needs only the step."""
+
+    def problems(self, seed: int, step: int, n: int) -> list[Problem]:
+        """The `n` problems of training step `step` (from 0)."""
+        ...
+
+    def fitting(self, fits: Callable[[Problem], bool]) -> "ProblemSource":
+        """The source without the problems that do not fit."""
+        ...
+
+    def origin(self) -> Mapping[str, object]:
+        """Where the problems come from, as JSON-ready values for the record of a run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WordsSource:
+    """Fresh word problems; the tiers take turns, and the wheel goes on where the last step left it."""
+
+    tiers: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if not self.tiers:
+            raise ConfigError("data.source.tiers must name at least one tier, but is empty.")
+        for name in self.tiers:
+            tier_named(name)
+
+    def problems(self, seed: int, step: int, n: int) -> list[Problem]:
+        """Never one of a held-out set, and never from the stream that taught the base model."""
+        tiers = [tier_named(name) for name in self.tiers]
+        return [training_problem(tiers, RL_STREAM, seed, step * n + i).problem for i in range(n)]
+
+    def fitting(self, fits: Callable[[Problem], bool]) -> "WordsSource":
+        """All of it: these problems are short, and there is no end of them to look at."""
+        return self
+
+    def origin(self) -> Mapping[str, object]:
+        """The tiers."""
+        return {"generated": list(self.tiers)}
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Problems epoch by epoch, each in an order of its own; every problem comes once an epoch."""
+
+    problem_set: ProblemSet
+
+    def problems(self, seed: int, step: int, n: int) -> list[Problem]:
+        """Problems `step * n` to `step * n + n` of the shuffled epochs, one after the other."""
+        everything = self.problem_set.problems
+        orders: dict[int, list[int]] = {}
+        chosen = []
+        for position in range(step * n, step * n + n):
+            epoch, place = divmod(position, len(everything))
+            if epoch not in orders:
+                orders[epoch] = list(range(len(everything)))
+                Random(derive_seed(seed, "epoch", epoch)).shuffle(orders[epoch])
+            chosen.append(everything[orders[epoch][place]])
+        return chosen
+
+    def fitting(self, fits: Callable[[Problem], bool]) -> "Epochs":
+        """The problems that fit; how many do not stands in the origin. Raises DataError where none does."""
+        everything = self.problem_set
+        chosen = [problem for problem in everything.problems if fits(problem)]
+        if not chosen:
+            raise DataError(
+                f"No problem of {everything.name} has a prompt that leaves room for rollout.max_new_tokens: raise "
+                "rollout.max_model_len."
+            )
+        left_out = len(everything.problems) - len(chosen)
+        return Epochs(ProblemSet(everything.name, chosen, {**everything.origin, "left_out_as_too_long": left_out}))
+
+    def origin(self) -> Mapping[str, object]:
+        """Where the problems come from."""
+        return self.problem_set.origin
+
+
+@dataclass(frozen=True)
+class DatasetSource:
+    """A data set as `Epochs`.
+
+    `path`: a local copy (a file, or a folder that holds it) instead of the hub; `levels`: only problems of these, None:
+    all; `dataset`: a `DatasetConfig`. Nothing is read before the first problem is asked for.
+    """
+
+    name: str
+    path: str | None
+    levels: Sequence[int] | None
+    dataset: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.settings()
+
+    def settings(self) -> DatasetConfig:
+        """How the rows are read. Raises ConfigError for keys that do not fit."""
+        from omegaconf import OmegaConf  # nobody else here needs it
+
+        return validated(OmegaConf.create(dict(self.dataset)), DatasetConfig)
+
+    @cached_property
+    def problem_set(self) -> ProblemSet:
+        """All problems that may be trained on. Raises DataError where there is none, or the data is not what it must be."""
+        everything = load_problems(self.name, self.settings(), self.path, path_key="data.source.path")
+        if self.levels is None:
+            return everything
+        levels = sorted(self.levels)
+        chosen = [problem for problem in everything.problems if problem.level in levels]
+        if not chosen:
+            there = sorted({problem.level for problem in everything.problems if problem.level is not None})
+            known = ", ".join(map(str, there)) or "it has none"
+            raise DataError(f"data.source.levels must name levels of {self.name} ({known}), but is {levels}.")
+        return ProblemSet(self.name, chosen, {**everything.origin, "levels": levels, "problems": len(chosen)})
+
+    def problems(self, seed: int, step: int, n: int) -> list[Problem]:
+        """Problems `step * n` to `step * n + n` of the shuffled epochs, one after the other."""
+        return Epochs(self.problem_set).problems(seed, step, n)
+
+    def fitting(self, fits: Callable[[Problem], bool]) -> Epochs:
+        """As that of `Epochs`."""
+        return Epochs(self.problem_set).fitting(fits)
+
+    def origin(self) -> Mapping[str, object]:
+        """File and hash, or data set and revision."""
+        return self.problem_set.origin
+
+
+def load_benchmark(name: str, split: str, n: int) -> list[Problem]:
+    """The first `n` problems of a tier's split (`curve` or `final`). Raises ConfigError for an unknown name."""
+    if name not in TIER_NAMES:
+        raise ConfigError(f"benchmark.sets must name known benchmarks ({', '.join(TIER_NAMES)}), but names {name!r}.")
+    return [word_problem.problem for word_problem in evaluation_set(tier_named(name), split, n)]
+
+
+def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> dict[str, ProblemSet]:
+    """The sets of a benchmark by name, of each its first `n` problems (None, or more than it has: all).
+
+    A tier has splits of its own (`curve`, `final`); a published benchmark is one set, and every split is its beginning.
+    Raises ConfigError for an unknown name and for all of a tier, which has no end; DataError for whatever is wrong with
+    the data.
+    """
+    known = (*benchmark.sources, *TIER_NAMES)
+    found = {}
+    for name in benchmark.sets:
+        if name not in known:
+            raise ConfigError(f"benchmark.sets must name known benchmarks ({', '.join(known)}), but names {name!r}.")
+        if name in benchmark.sources:
+            everything = _published(name, benchmark)
+            found[name] = ProblemSet(name, everything.problems[:n], everything.origin)
+        elif n is None:
+            raise ConfigError(f"{name} is generated and has no end: say how many of its problems are wanted.")
+        else:
+            found[name] = ProblemSet(name, load_benchmark(name, split, n), {"generated": name, "split": split})
+    return found
+
+
+def _published(name: str, benchmark: BenchmarkConfig) -> ProblemSet:
+    return load_problems(name, benchmark.sources[name], _path_of(name, benchmark), path_key="benchmark.path")
+
+
+def _path_of(name: str, benchmark: BenchmarkConfig) -> str | None:
+    """Where the local copy of a set is, None: there is none. Raises ConfigError for one file for several sets."""
+    if isinstance(benchmark.path, Mapping):
+        return benchmark.path.get(name)
+    if benchmark.path is not None and len(benchmark.sets) > 1 and not Path(benchmark.path).is_dir():
+        raise ConfigError(
+            f"benchmark.path must be a folder, or name a file for each of {', '.join(benchmark.sets)}, but is "
+            f"{benchmark.path!r}."
+        )
+    return benchmark.path
+
+
+def refuse_unreadable(sets: Iterable[ProblemSet]) -> None:
+    """Raises DataError, naming the problem, where the verifier cannot compare a gold answer with anything."""
+    for one in sets:
+        shared_pool().check_golds({f"{problem.id} of {one.name}": problem.answer for problem in one.problems})
+
+
+def refuse_contaminated(source: ProblemSource, benchmark: BenchmarkConfig, allowed: Collection[str]) -> None:
+    """Raises DataError where training problems are those of a benchmark that `allowed` does not name."""
+    if not isinstance(source, DatasetSource):
+        return  # generated problems are never those of a held-out set
+    train = Prints.of(source.problem_set)
+    for name in benchmark.sets:
+        if name not in benchmark.sources or name in allowed:
+            continue
+        found = compare(train, Prints.of(_published(name, benchmark)))
+        if found.copies:
+            first = found.copies[0]
+            raise DataError(
+                f"{source.name} holds {len(found.copied)} of the {found.problems} problems of {name}, {first.benchmark_id} "
+                f"as {first.train_id} among them: train on other data, or say data.allow_contaminated=[{name}]."
+            )

@@ -1,0 +1,186 @@
+"""A persistent pool of verifier processes: a hanging or crashing comparison costs one item, never the run, never a reward."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from oar.common.errors import ConfigError, DataError
+from oar.tasks.verifier.structure import formulas, read
+
+TIMEOUT_S = 1.0
+START_S = 120.0  # for importing sympy on a busy machine
+MARGIN_S = 10.0  # what a worker gets on top of its own timers (worker.py) before it is killed
+_WORKER = Path(__file__).with_name("worker.py")
+_PACKAGES = Path(__file__).parents[3]
+
+
+class VerifierPool:
+    """`workers` processes, started when the first formula comes; each comparison gets `timeout_s` seconds of processor time.
+
+    `failures` counts what got no verdict, by reason (`timeout`, `crash`). Safe to use from several threads; close it, or use
+    it in a `with`. The processes end with the one that started them. Raises ConfigError for values that cannot work, and
+    where a worker cannot start.
+    """
+
+    def __init__(self, workers: int = 2, timeout_s: float = TIMEOUT_S) -> None:
+        if workers < 1 or timeout_s <= 0:
+            raise ConfigError(f"The verifier needs workers >= 1 and timeout_s > 0, got {workers} and {timeout_s}.")
+        self.failures: Counter[str] = Counter()
+        self._size, self._timeout_s = workers, timeout_s
+        self._workers: list[_Worker] = []
+        self._lock = threading.Lock()
+
+    def compare(self, pairs: Sequence[tuple[str, str]]) -> list[bool | str]:
+        """Whether each answer equals its gold answer (first of the pair), or why there is no verdict."""
+        replies = self._ask([{"gold": gold, "answer": answer} for gold, answer in pairs])
+        return [str(reply["failed"]) if "failed" in reply else reply["correct"] is True for reply in replies]
+
+    def check_golds(self, golds: Mapping[str, str]) -> None:
+        """For load time: raises DataError where a gold answer cannot be compared with anything, naming the problem.
+
+        `golds`: gold answer by the name of its problem.
+        """
+        for name, gold in golds.items():
+            if read(gold) is None:
+                raise _bad_gold(name, gold, "empty, too long or too deeply nested")
+        asked = [(name, gold) for name, gold in golds.items() if (tree := read(gold)) is not None and formulas(tree)]
+        for (name, gold), reply in zip(asked, self._ask([{"gold": gold} for _, gold in asked]), strict=True):
+            if "failed" in reply or reply["unparsable"]:
+                raise _bad_gold(name, gold, str(reply.get("failed") or f"no formula: {reply['unparsable']}"))
+
+    def close(self) -> None:
+        """End the processes. Idempotent; what is asked later starts new ones."""
+        with self._lock:
+            for worker in self._workers:
+                worker.end()
+            self._workers = []
+
+    def __enter__(self) -> "VerifierPool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, requests: Sequence[dict[str, str]]) -> list[dict[str, object]]:
+        """Each request's reply, {"failed": reason} where there is none."""
+        with self._lock:
+            replies: dict[int, dict[str, object]] = {}
+            waiting = deque(enumerate(requests))
+            while len(self._workers) < min(self._size, len(requests)):
+                self._workers.append(_Worker(self._timeout_s))
+            while len(replies) < len(requests):
+                for worker in self._workers:
+                    if worker.item is None and waiting:
+                        worker.send(*waiting.popleft())
+                for worker, reply in _replies([worker for worker in self._workers if worker.item is not None]):
+                    if worker.item is not None:
+                        replies[worker.item] = reply
+                    worker.item = None
+                    if worker.broken:
+                        self._workers[self._workers.index(worker)] = _Worker(self._timeout_s)
+            self.failures.update(str(reply["failed"]) for reply in replies.values() if "failed" in reply)
+            return [replies[index] for index in range(len(requests))]
+
+
+class _Worker:
+    """One process and the number of the request it is at (None: idle)."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.item: int | None = None
+        self.broken = False
+        self.deadline = time.monotonic() + START_S
+        self._started, self._timeout_s = False, timeout_s
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        # A plain process, not multiprocessing's: that would import the caller's __main__ once more.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_WORKER), str(timeout_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_PACKAGES), os.environ.get("PYTHONPATH", "")])},
+        )
+
+    def fileno(self) -> int:
+        """What `select` watches."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def send(self, item: int, request: dict[str, str]) -> None:
+        """Give it a request; a process that is gone is found out by `receive`."""
+        assert self._process.stdin is not None
+        self.item = item
+        if self._started:
+            self._set_deadline()
+        try:
+            self._process.stdin.write(json.dumps({"id": item, **request}).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self.broken = True
+
+    def receive(self) -> dict[str, object] | None:
+        """The reply to the request at hand, None where what came is none. Raises ConfigError where it never started."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        reply: dict[str, object] = json.loads(line) if line.endswith(b"\n") else {"failed": "crash"}
+        if not line.endswith(b"\n"):
+            complaint = self._complaint()
+            self.end()
+            if not self._started:
+                raise ConfigError(f"The verifier's worker must start, but ended: {complaint}")
+        if "ready" in reply:
+            self._started = True
+            self._set_deadline()
+            return None
+        return None if reply.get("id", self.item) != self.item else reply
+
+    def end(self) -> None:
+        """Kill the process and whatever it forked: the child ends with its input or by its own timers."""
+        self.broken = True
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    def _set_deadline(self) -> None:
+        self.deadline = time.monotonic() + 5 * self._timeout_s + MARGIN_S
+
+    def _complaint(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing."
+
+
+def _replies(busy: Sequence[_Worker]) -> Iterable[tuple[_Worker, dict[str, object]]]:
+    """What the busy workers have to say next; those that are late are ended."""
+    ready, _, _ = select.select(busy, [], [], max(0.0, min(worker.deadline for worker in busy) - time.monotonic()))
+    for worker in busy:
+        if worker in ready:
+            reply = worker.receive()
+            if reply is not None:
+                yield worker, reply
+        elif time.monotonic() > worker.deadline:
+            worker.end()
+            yield worker, {"failed": "timeout"}
+
+
+def _bad_gold(name: str, gold: str, why: str) -> DataError:
+    return DataError(
+        f"Problem {name}: the gold answer must be a number, words or LaTeX that can be parsed, got {gold!r} ({why}); "
+        "mend it or leave the problem out."
+    )
