@@ -27,8 +27,8 @@ from oar.model.load import load_policy, load_tokenizer
 from oar.rollout.access import TOKEN_VARIABLE, engine_token
 from oar.rollout.server.engine import EngineOptions, VllmEngine
 from oar.rollout.server.guard import Guard
+from tests.config.test_config import composed
 from tests.conftest import SECRETS, TOKEN
-from tests.test_config import composed
 
 
 class Trap:

@@ -107,7 +107,7 @@ class Architecture:
 
         Kept by Qwen2DecoderLayer as transformers 5 runs it with fused attention: the two norms their input in float32, its
         normalised form and their output, one float32 for its scale; attention q, k, v, its output and one float32 a head;
-        the feed-forward gate, its activation, up and their product. tests/test_plan.py counts what is really kept. Left out:
+        the feed-forward gate, its activation, up and their product. tests/plan/test_plan.py counts what is really kept. Left out:
         where several completions are packed into a forward, attention's output is kept once more (2 or 3 %).
         """
         norms = 2 * (4 + 2 * size) * self.hidden + 2 * 4

@@ -33,8 +33,8 @@ from oar.config import TrainConfig, validated
 from oar.config.composed import composed_run
 from oar.learner.update import LossInputs, accumulate_gradient
 from oar.method.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
+from tests.config.test_config import CONF, composed
 from tests.models import tiny_model
-from tests.test_config import CONF, composed
 
 ARCHITECTURE = {
     "hidden_size": 32,

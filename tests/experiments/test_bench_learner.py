@@ -15,7 +15,7 @@ from experiments.bench_learner.sides import SIDES, Steps, loss_inputs, measure_o
 from experiments.shared.updates import WARM_UP_LENGTH
 from oar.common.errors import ConfigError
 from oar.config import validated
-from tests.test_config import CONF, composed
+from tests.config.test_config import CONF, composed
 
 SMALL = ("sizes.qwen_slice.lengths={256:0,2048:0}", "sizes.embedded.lengths={256:4,2048:0}")
 HEADLINE = Where("embedded", 256, "equal")

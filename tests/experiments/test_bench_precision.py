@@ -5,7 +5,7 @@ import pytest
 from experiments.bench_precision import BenchPrecisionConfig, measured, page
 from oar.common.errors import ConfigError
 from oar.config import build, validated
-from tests.test_config import composed
+from tests.config.test_config import composed
 
 SMALL = (
     "architecture.hidden_size=64",

@@ -15,9 +15,9 @@ from oar.config import EvaluateConfig, validated
 from oar.config.evaluation import Sampling
 from oar.tasks.data.sources import load_benchmark
 from oar.tasks.words.tokenizer import build_tokenizer
+from tests.config.test_config import CONF, composed
 from tests.conftest import start_fake_engine
 from tests.rollout.fake_openai import said
-from tests.test_config import CONF, composed
 
 PROBLEMS, K = 6, 4
 DRAWN = 2 * PROBLEMS * 2  # requests: two sets, sampled and greedy

@@ -40,8 +40,8 @@ from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 from oar.tasks.words.base_model import model_key
 from oar.tasks.words.teaching import TeachConfig, build_model
+from tests.config.test_config import CONF, composed
 from tests.models import MARKER, credit_inputs, random_batch, tiny_model
-from tests.test_config import CONF, composed
 
 ROOT = Path(__file__).parents[2]
 PROBES = [AnswerMeanProbe(), LastTokenProbe([MARKER]), AnswerJointProbe()]

@@ -19,8 +19,8 @@ from experiments.gpu_check.runner import Part, run_parts
 from experiments.gpu_check.settings import METHODS, train_config
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, build, validated
+from tests.config.test_config import composed
 from tests.pretended_gpu import pretended_gpu
-from tests.test_config import composed
 
 ROOT = Path(__file__).parents[2]
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -29,7 +29,7 @@ from oar.rollout.types import Rollout
 from oar.tasks.task import Task
 from oar.tasks.words import TEACHING_STREAM, build_tokenizer, demonstration, make_tiers, training_problem
 from oar.tasks.words.teaching import TeachConfig, build_model
-from tests.test_config import CONF, composed
+from tests.config.test_config import CONF, composed
 
 
 def config(*overrides):

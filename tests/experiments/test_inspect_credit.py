@@ -12,9 +12,9 @@ from experiments.inspect_credit.signals import LOGGED
 from oar.common.errors import ConfigError
 from oar.config import validated
 from oar.model.load import load_tokenizer
-from tests.learner.test_examine import RIGHT, WRONG, model, task
-from tests.learner.test_inspecting import STEP, kept, settings
-from tests.test_config import composed
+from tests.analysis.test_examine import RIGHT, WRONG, model, task
+from tests.config.test_config import composed
+from tests.experiments.test_inspect_signals import STEP, kept, settings
 
 
 @pytest.fixture

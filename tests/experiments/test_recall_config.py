@@ -6,7 +6,7 @@ from hydra import initialize_config_dir
 from experiments.recall.__main__ import Plan, RecallConfig
 from oar.common.errors import ConfigError
 from oar.config import validated
-from tests.test_config import CONF, composed
+from tests.config.test_config import CONF, composed
 
 
 def plan(*overrides: str) -> Plan:

@@ -7,8 +7,8 @@ from experiments.shared.subjects import Plan
 from experiments.signals.__main__ import MEASURES, PAGES, SignalsConfig
 from oar.common.errors import ConfigError
 from oar.config import validated
+from tests.config.test_config import CONF, composed
 from tests.experiments.test_recall_config import plan as recall_plan
-from tests.test_config import CONF, composed
 
 
 def plan(*overrides: str) -> Plan:

@@ -19,8 +19,8 @@ from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
+from tests.config.test_config import composed
 from tests.models import tiny_model
-from tests.test_config import composed
 
 PROBLEMS = [
     Problem("p1", "Tom has 7 pens . Tom buys 3 more .", "10", "words1", "7 . 7 + 3 = 10 ."),

@@ -15,8 +15,8 @@ from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
 from oar.integrations.trl import OARGRPOConfig
 from oar.tasks.words import build_tokenizer
+from tests.config.test_config import composed
 from tests.models import tiny_model
-from tests.test_config import composed
 
 SMALL = (
     "trl.max_steps=2",

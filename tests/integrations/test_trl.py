@@ -23,6 +23,7 @@ from oar.common.errors import ConfigError, DataError, OarError
 from oar.config import GatingConfig, build
 from oar.integrations.methods import estimator_named, gating_named
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
+from tests.config.test_config import CONF, composed
 from tests.integrations.completions import (
     CUT,
     PROBLEMS,
@@ -36,7 +37,6 @@ from tests.integrations.completions import (
     rewards,
     trainer,
 )
-from tests.test_config import CONF, composed
 
 ROOT = Path(__file__).parents[2]
 ADAPTER = ROOT / "oar" / "integrations" / "trl.py"

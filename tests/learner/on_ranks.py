@@ -32,8 +32,8 @@ from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
+from tests.config.test_config import composed
 from tests.models import tiny_model
-from tests.test_config import composed
 
 STEPS = 3
 ADAPTED = ("q_proj", "o_proj", "up_proj")

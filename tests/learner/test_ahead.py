@@ -11,9 +11,9 @@ from oar.common.errors import ConfigError, EngineError
 from oar.config import TrainConfig, validated
 from oar.learner.ahead import GroupStream
 from oar.learner.groups import GroupSampler
+from tests.config.test_config import composed
 from tests.conftest import PATIENCE_S, wait_until
 from tests.learner.test_groups import SETTINGS, TASK, AnswerIsOne, ScriptedEngine
-from tests.test_config import composed
 
 STALE = ("rollout.max_staleness=1", "learner.sampler_correction_cap=2")
 

@@ -14,7 +14,7 @@ from oar.rollout.types import Rollout
 from oar.tasks.data.sources import WordsSource
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
-from tests.test_config import composed
+from tests.config.test_config import composed
 
 TASK = Task(build_tokenizer(), "####")
 SETTINGS = ("learner.batch_size=12", "learner.num_generations=3", "learner.micro_batch_tokens=40")

@@ -13,7 +13,7 @@ from oar.common.errors import EngineError, EngineLostError, SyncError
 from oar.config import RolloutConfig, TrainConfig, validated
 from oar.learner.distributed import ALONE
 from oar.learner.recovery import ENGINE_LOST, Recovery, Steady
-from tests.test_config import composed
+from tests.config.test_config import composed
 
 LOST = EngineLostError("the engine is gone.")
 

@@ -23,8 +23,8 @@ from oar.method.importance import (
 )
 from oar.method.losses import loss_scale, policy_loss
 from oar.method.probes import AnswerMeanProbe
+from tests.config.test_config import composed
 from tests.models import random_batch, tiny_model
-from tests.test_config import composed
 
 CFG = validated(composed(), TrainConfig).learner
 

@@ -6,9 +6,9 @@ import torch
 from omegaconf import OmegaConf
 
 from oar.learner.distributed import ALONE
+from tests.config.test_config import CONF, composed
 from tests.learner.on_ranks import config, learner_of
 from tests.pretended_gpu.modes import PretendedGpu, pretended_gpu
-from tests.test_config import CONF, composed
 
 
 def choices(group: str) -> list[str]:

@@ -11,9 +11,9 @@ from experiments.inspect_credit.signals import model_signals
 from experiments.signals.disturbance import disturbance, replaced_tokens
 from oar.analysis.signals.examine import Subject, examine, gated, signal_importance
 from oar.tasks.words import build_tokenizer
+from tests.analysis.test_examine import PROBLEM, RIGHT, SILENT, WRONG, model, rollout, settings, task
 from tests.experiments.test_gradient_signal_measured import config, demonstrations, plan, small, untaught
-from tests.learner.test_examine import PROBLEM, RIGHT, SILENT, WRONG, model, rollout, settings, task
-from tests.learner.test_inspecting import STEP, kept
+from tests.experiments.test_inspect_signals import STEP, kept
 from tests.pretended_gpu import PretendedGpu, pretended_gpu
 
 METHODS = ("oar_g", "oar_p_routes", "random", "shuffled", "oracle_error")

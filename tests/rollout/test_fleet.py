@@ -20,8 +20,8 @@ from oar.rollout.client.servers import engine_at
 from oar.rollout.client.vllm import UNKNOWN_VERSION
 from oar.rollout.server.engine import EngineOptions
 from oar.rollout.server.fleet import KeptFleet, VllmFleet, gpus_of_servers
+from tests.config.test_config import composed
 from tests.conftest import FAKE_SERVERS, TOKEN
-from tests.test_config import composed
 
 LISTS = "[http://127.0.0.1:8001,http://127.0.0.1:8002]"
 

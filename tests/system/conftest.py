@@ -15,7 +15,7 @@ from oar.launch.start_model import model_folder
 from oar.launch.supervisor import engine_options
 from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.server.engine import VllmEngine
-from tests.test_config import composed
+from tests.config.test_config import composed
 
 ROOT = Path(__file__).parents[2]
 # Small enough for a step to take seconds; large enough that groups have an advantage.

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from oar.rollout.server.engine import VllmEngine
+from tests.experiments.test_costs import KEYS
 from tests.system.conftest import run
-from tests.test_costs import KEYS
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from oar.rollout.server.engine import VllmEngine
+from tests.runs.test_tracking import logged_to_wandb
 from tests.system.conftest import SMALL, run
-from tests.test_tracking import logged_to_wandb
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 

@@ -11,7 +11,7 @@ from oar.tasks.data.contamination import Prints, compare
 from oar.tasks.data.records import last_boxed
 from oar.tasks.data.sources import DatasetSource, load_benchmarks
 from oar.tasks.problem import ProblemSet
-from tests.test_config import composed
+from tests.config.test_config import composed
 
 FOLDER = Path(os.environ.get("OAR_DATA", "")).absolute()
 pytestmark = pytest.mark.skipif("OAR_DATA" not in os.environ, reason="OAR_DATA names no folder of benchmark files")

@@ -15,7 +15,7 @@ from oar.config.data import DatasetConfig
 from oar.tasks.data.records import last_boxed, load_problems
 from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.problem import Problem
-from tests.test_config import composed
+from tests.config.test_config import composed
 
 PUBLIC = Path(__file__).parents[1] / "data" / "public"
 

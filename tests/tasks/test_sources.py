@@ -12,7 +12,7 @@ from oar.common.errors import ConfigError, DataError
 from oar.config import TrainConfig, build, validated
 from oar.tasks.data.sources import DatasetSource, WordsSource, load_benchmarks, refuse_contaminated, refuse_unreadable
 from oar.tasks.problem import Problem, ProblemSet
-from tests.test_config import composed
+from tests.config.test_config import composed
 
 PUBLIC = Path(__file__).parents[1] / "data" / "public"
 SUITE = ["gsm8k", "math500", "aime24", "aime25", "amc23"]

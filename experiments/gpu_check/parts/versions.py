@@ -39,12 +39,12 @@ ELSEWHERE = {
 }
 TESTS = sized(
     (
-        *("tests/importance/test_hand_built.py", "tests/importance/test_recomputed_attention.py"),
-        *("tests/importance/test_gradient.py", "tests/importance/test_controls.py"),
-        *("tests/importance/test_perturbation.py::test_equals_naive", "tests/test_projection.py"),
-        *("tests/test_scoring.py", "tests/test_packing.py"),
+        *("tests/method/importance/test_hand_built.py", "tests/method/importance/test_recomputed_attention.py"),
+        *("tests/method/importance/test_gradient.py", "tests/method/importance/test_controls.py"),
+        *("tests/method/importance/test_perturbation.py::test_equals_naive", "tests/method/test_projection.py"),
+        *("tests/method/test_logprobs.py", "tests/method/test_packing.py"),
     ),
-    ("tests/importance/test_recomputed_attention.py",),
+    ("tests/method/importance/test_recomputed_attention.py",),
 )
 TESTS_LIMIT_S = sized(100, 500)
 

@@ -1,0 +1,130 @@
+"""Every command of the README, of docs/ and of the claims is one that works, as far as that can be told without running it."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from argparse import ArgumentParser
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hydra import initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from oar.analysis.claims.claims import load_claims
+from oar.analysis.claims.ledger import ledger
+from oar.command_line.overrides import CONF
+from oar.config import validated
+from tests.config.test_config import composed
+
+ROOT = CONF.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").iterdir())]
+START = r"(?:make [a-z]|(?:\S*/)?python3? (?:-m |experiments/))"
+
+
+def commands(text: str) -> list[str]:
+    """The commands in a page: lines of a script, of blocks of shell, and inline code, which may go over a line's end."""
+    text = text.replace("\\\n", " ")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for language, block in blocks if language in ("", "bash") for line in block.splitlines()]
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    spans = [span for span in spans if not re.fullmatch(r"make [a-z0-9-]+", span)]  # a target is named: see test_readme
+    if text.startswith("#!"):
+        lines, spans = text.splitlines(), []
+    return [found for found in lines + spans if re.match(START, found)]
+
+
+CLAIMS = ledger(load_claims(ROOT / "results" / "reference"), [], {})["reason"]  # what each needs
+FOUND = sorted({command for text in [*(page.read_text() for page in PAGES), *CLAIMS] for command in commands(text)})
+
+
+def typed(command: str) -> list[str]:
+    """As the shell hands it on, its comment and redirection left out and its placeholders filled."""
+    filled = command.partition(" > ")[0].replace("[...]", "[FOLDER]").replace(" ...", "").replace("<name>", "grpo")
+    return shlex.split(re.sub(r"\$\w+", "FOLDER", filled), comments=True)
+
+
+def programs(words: list[str]) -> list[tuple[str, list[str]]]:
+    """The names of the programs in experiments/ that a command starts, with their arguments. Make is asked what it would run."""
+    if words[0] != "make":
+        name, *arguments = words[2:] if words[1] == "-m" else words[1:]
+        if name.startswith("tests."):
+            assert importlib.util.find_spec(name), name  # the page that it makes is held by a test of its own
+            return []
+        return [(re.sub(r"^experiments[./]|\.py$", "", name), arguments)]
+    said = subprocess.run(
+        ["make", "-n", "-o", "setup", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    lines = [shlex.split(line) for line in said.stdout.replace("\\\n", " ").splitlines()]
+    started = [line[2:] for line in lines if line[:2] == [".venv/bin/python", "-m"]]
+    return [(name.removeprefix("experiments."), arguments) for name, *arguments in started if name != "pytest"]
+
+
+def compose_and_validate(name: str, arguments: list[str], folder: Path) -> None:
+    """Compose the configuration of experiments/NAME with these arguments, every run of a sweep, and validate it."""
+    module = importlib.import_module(f"experiments.{name}")
+    given = get_args_parser().parse_args(arguments)
+    own = [one for one in given.overrides if not one.startswith("hydra")]
+    runs = [own]
+    if given.multirun:
+        parsed = OverridesParser.create().parse_overrides(own)
+        runs = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+    for overrides in runs[:1] + runs[1:][-1:]:  # the first and the last hold the ends of every list of values
+        validate(name, module, overrides, folder)
+
+
+def parse(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a program with arguments in place of a configuration: read them, and go no further."""
+    package = (ROOT / "experiments" / name).is_dir()
+    module = importlib.import_module(f"experiments.{name}.__main__" if package else f"experiments.{name}")
+    read = ArgumentParser.parse_args
+
+    def read_only(self: ArgumentParser, given: list[str]) -> None:
+        read(self, given)
+        sys.exit("they can be read")
+
+    monkeypatch.setattr(ArgumentParser, "parse_args", read_only)
+    with pytest.raises(SystemExit, match="they can be read"):
+        module.main(arguments)
+
+
+def validate(name: str, module: ModuleType, overrides: list[str], folder: Path) -> None:
+    config = composed(*overrides, name=name)
+    if name == "plan":
+        module.settings_of(config)
+        return
+    if name == "inspect_credit":  # reads a run at once
+        (folder / config.run).mkdir(parents=True)
+        (folder / config.run / "config.yaml").touch()
+    schema = getattr(module, "".join(part.capitalize() for part in name.split("_")) + "Config")
+    settings = validated(config, schema)
+    with initialize_config_dir(str(CONF), version_base=None):
+        if name == "study":
+            module.overrides_of_all(settings, overrides)
+        if name == "table1":
+            module.plan(replace(settings, seeds=1, methods=["oar_g"]), overrides, folder)
+
+
+def test_commands_are_found() -> None:
+    assert len(FOUND) > 40
+    page = (
+        "```text\nmake no\n```\n`make one`\n```bash\nmake two \\\nA=1  # why\n```\nor `make\n three B=2`, not `make_it`"
+    )
+    assert commands(page) == ["make two  A=1  # why", "make three B=2"]
+
+
+@pytest.mark.parametrize("command", FOUND)
+def test_the_command_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, arguments in programs(typed(command)):
+        if (CONF / f"{name}.yaml").exists():
+            compose_and_validate(name, arguments, tmp_path)
+        else:
+            parse(name, arguments, monkeypatch)

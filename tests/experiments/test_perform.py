@@ -1,0 +1,105 @@
+"""A drill finds every promise that a run breaks, and none where it keeps them all; the table tells it."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.fault_drills.catalogue import ENDS, Drill, Scene
+from experiments.fault_drills.page import numbers, write_drills
+from experiments.fault_drills.perform import DrillResult, Stage, perform, printable
+from tests.conftest import PATIENCE_S
+from tests.experiments import toy_run
+
+TOY = toy_run.__file__
+
+
+def break_it(scene: Scene) -> None:
+    scene.run.wait_for_step(6)
+    scene.note()
+    (scene.run.folder / "break").touch()
+
+
+def let_go(stage: Stage) -> None:
+    """The undisturbed run does not wait for a break."""
+    (stage.folder / "undisturbed").mkdir(parents=True)
+    (stage.folder / "undisturbed" / "go").touch()
+    with stage.start("undisturbed") as run:
+        assert run.wait_for_end() == 0
+
+
+def performed(folder: Path, flaw: str) -> DrillResult:
+    stage = Stage(folder, "http://127.0.0.1:9", (f"flaw={flaw}",), (), PATIENCE_S, (sys.executable, TOY))
+    let_go(stage)
+    return perform(Drill("toy", break_it, "it broke"), stage)
+
+
+def test_a_run_that_keeps_its_promises(tmp_path: Path) -> None:
+    result = performed(tmp_path, "none")
+    assert result == replace(
+        result,
+        drill="toy",
+        promise=ENDS,
+        happened="error: it broke.",
+        faults="",
+        exit_code=2,
+        orphans=0,
+        restarts=0,
+        steps_done=6,
+        steps_lost=2,  # the checkpoint is of step 4
+        lost_checkpoints=0,
+        same_metrics=True,
+    )
+    assert toy_run.NOTICES_S <= result.seconds_to_notice <= (result.seconds_to_end or 0)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "found"),
+    [
+        ("silent", "did not tell what happened"),
+        ("crashes", "exit code 1 instead of 2"),
+        ("invents", "metrics that an undisturbed run does not have"),
+        ("orphan", "1 processes were left"),
+        ("hidden_orphan", "1 processes were left"),
+        ("loses", "lost step_000004"),
+        ("damages", "lost step_000004"),
+        ("fails", "resume=auto ended with exit code 3"),
+        ("forgets", "resumed after step 0"),
+        ("differs", "ended with other metrics"),
+    ],
+)
+def test_every_broken_promise_is_found(flaw: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "orphan" in flaw:  # which nobody will end
+        monkeypatch.setattr("experiments.fault_drills.perform.ALONE_S", 0.5)
+    result = performed(tmp_path, flaw)
+    assert found in result.faults
+    assert numbers([result])["broken_promises"] == 1
+    assert result.orphans == ("orphan" in flaw)
+    assert result.lost_checkpoints == (flaw in ("loses", "damages"))
+    assert result.same_metrics == (flaw not in ("fails", "differs"))
+
+
+def test_the_report_counts_and_tells_what_was_broken(tmp_path: Path) -> None:
+    kept = performed(tmp_path / "run", "none")
+    broken = replace(kept, drill="other", faults="2 processes were left", orphans=2, seconds_to_notice=7.0)
+    assert numbers([kept, broken]) == {
+        "drills": 2,
+        "orphans": 2,
+        "lost_checkpoints": 0,
+        "max_seconds_to_notice": 7.0,
+        "broken_promises": 1,
+    }
+    provenance = {"command": "python -m x", "cpu": "a processor", "cores": 2}
+    write_drills([kept, broken], tmp_path, provenance, "small runs")
+    text = (tmp_path / "fault_drills.md").read_text()
+    assert "every promise was kept in 1" in text
+    assert "**other: 2 processes were left.**" in text
+    assert len((tmp_path / "fault_drills.csv").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "provenance.json").read_text()) == provenance
+
+
+def test_no_path_or_port_of_this_machine_is_told(tmp_path: Path) -> None:
+    said = printable(f"error: {tmp_path}/checkpoints/x at 127.0.0.1:8123, port 8123 of {Path.cwd()}/outputs.", tmp_path)
+    assert said == "error: checkpoints/x at 127.0.0.1:PORT, port N of outputs."

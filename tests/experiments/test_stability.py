@@ -1,0 +1,105 @@
+"""The page of a sweep: its numbers, its files, and that nothing is left out or overwritten."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from experiments.stability.gathering import gather
+from experiments.stability.levels import compare_levels, deciding_keys
+from experiments.stability.page import write_stability
+from experiments.stability.studies import study_of
+from oar.analysis.reports.study_page import UNWRITTEN
+from oar.common.provenance import ROOT
+from tests.experiments.made_runs import make_run
+from tests.experiments.test_gathering import recorded
+
+CLAIMS = ROOT / "results" / "reference"
+
+
+def page(folder: Path, out: Path, repeat: str | None = None) -> str:
+    gathered = gather([folder])
+    keys = deciding_keys(gathered)
+    study = study_of(keys)
+    levels = compare_levels(gathered, keys, None, usual=study.reference)
+    return write_stability(study, gathered, levels, out, claims=CLAIMS, repeat=repeat).read_text()
+
+
+@pytest.fixture
+def frontier(tmp_path: Path) -> Path:
+    """tau x beta x two seeds; the last level was not come to."""
+    folder = tmp_path / "gating"
+    recorded(folder, "gating.tau=0.2,0.4", "gating.beta=1,2", "seed=1,2")
+    entropy = [1.0] * 10 + [0.05] * 10
+    for number in range(6):
+        tau, beta, seed = (0.2, 0.4)[number // 4], (1.0, 2.0)[number // 2 % 2], 1 + number % 2
+        share = 0.5 if tau == 0.2 else 0.75
+        settings = {"entropy": entropy, "reward": [0.5] * 20, "seconds": [1.0] * 20} if number == 0 else {}
+        run = make_run(folder / ".aside", "oar_g", seed, {"a": [share] * 4}, tau=tau, beta=beta, **settings)
+        run.rename(folder / str(number))
+    return folder
+
+
+def test_the_frontier(frontier: Path, tmp_path: Path) -> None:
+    out = tmp_path / "stability"
+    text = page(frontier, out)
+    assert "# The stability frontier over tau and beta" in text
+    assert "8 runs of `experiments.train`, 6 finished, 2 not begun; seeds 1, 2" in text
+    assert "points from tau 0.2, beta 1, paired" in text  # of the paper's level no run has finished here
+    assert "| 0.4 | 1 | 2 of 2 | 1, 2 | 75.0 [75.0, 75.0] | +25.0 [+25.0, +25.0] |" in text
+    assert "| 0.2 | 1 | 0.500 |" in text
+    assert "1 of 2, from step 18 |" in text
+    assert "| `gating/6` | not begun |" in text
+    assert "`gating.tau=0.4 gating.beta=2 seed=1`" in text
+    assert UNWRITTEN in text
+    made = (
+        "python -m experiments.train -m gating.tau=0.2,0.4 gating.beta=1,2 seed=1,2 hydra.sweep.dir=multirun/gating\n"
+    )
+    assert made + "python -m experiments.stability 'folders=[multirun/gating]' output_dir=results/stability" in text
+    for picture in ("frontier.png", "trajectories.png"):
+        assert f"({picture})" in text
+        with Image.open(out / picture) as image:
+            assert 900 <= image.width <= 2000
+    tidy = pd.read_parquet(out / "metrics.parquet")
+    assert len(tidy) == (20 + 5 * 3) * 2
+    assert set(tidy["gating.tau"]) == {0.2, 0.4}
+    assert len(pd.read_csv(out / "runs.csv")) == 8
+    provenance = json.loads((out / "provenance.json").read_text())
+    assert (provenance["git_commit"], provenance["runs"]) == ("c0ffee", 6)
+    assert provenance["started"] == "2026-11-01T00:00:00+00:00"
+    assert provenance["finished"] == "2026-11-02T01:00:00+00:00"
+
+
+def test_an_ablation(tmp_path: Path) -> None:
+    folder, out = tmp_path / "ablation", tmp_path / "out"
+    for number, (gating, seed) in enumerate(
+        [(name, seed) for name in ("none", "bilevel", "boost_only") for seed in (1, 2)]
+    ):
+        share = {"none": 0.25, "bilevel": 0.75, "boost_only": 0.5}[gating]
+        run = make_run(folder / ".aside", "oar_g", seed, {"a": [share] * 4, "b": [0.5] * 4}, gating=gating)
+        run.rename(folder / str(number))
+    text = page(folder, out, repeat="make ablate-gating")
+    assert "# Gating: both levels, one of them, none" in text
+    assert "points from gating bilevel, paired" in text
+    assert "| none | 2 of 2 | 1, 2 | 37.5 [37.5, 37.5] | -25.0 [-25.0, -25.0] |" in text
+    assert "Of 4 such differences, 2 have an interval without 0" in text  # greedy, all problems are right everywhere
+    claim = "boost-only is worse than both together | > 0 | **too few seeds to tell** (2 of 3 seeds, 3 of 100 steps)"
+    assert claim in text
+    assert "```\nmake ablate-gating\n```" in text
+    assert (out / "levels.png").exists()
+    assert "have not finished" not in text
+
+    kept = text.replace(UNWRITTEN, "Both are needed.")
+    (out / "out.md").write_text(kept)
+    assert page(folder, out, repeat="make ablate-gating") == kept
+
+
+def test_a_sweep_that_tests_no_claim_has_no_table_of_them(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for number, gating in enumerate(("bilevel", "none")):
+        run = make_run(tmp_path / ".aside", "oar_g", 1, {"a": [0.5] * 4}, gating=gating)
+        run.rename(tmp_path / "runs" / str(number))
+    assert "claims that these runs can test" not in page(tmp_path / "runs", tmp_path / "out")
+    assert not (tmp_path / "out" / "claims.csv").exists()

@@ -1,0 +1,193 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.table1.page import Cell, write_table1
+from oar.common.errors import DataError
+from tests.experiments.made_runs import describe_run, write_lines
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+PROVENANCE: dict[str, object] = {"config_hash": "abc", "git_commit": None, "versions": {"torch": "2", "oar": None}}
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def make_cell(folder: Path, method: str, seed: int, words1: float, words2: float, step_seconds: float = 0.0) -> Cell:
+    """Greedy is ten points above sampling; two tiers and their mean."""
+    folder = folder / f"{method}-{seed}"
+    folder.mkdir(parents=True)
+    values = {"words1": words1, "words2": words2, "mean": (words1 + words2) / 2}
+    rows = [
+        {"benchmark": name, "metric": metric, "k": k, "temperature": temperature, "value": value + bonus, "n": n}
+        for metric, k, temperature, bonus in (("pass@1", 1, 0.0, 10.0), ("avg@k", 4, 1.0, 0.0))
+        for (name, value), n in zip(values.items(), (200, 100, 300), strict=True)
+    ]
+    pd.DataFrame(rows).to_csv(folder / "evaluation.csv", index=False)
+    if method == "base":
+        return Cell("embedded", method, seed, folder / "evaluation.csv", None, None, seconds=10.0)
+    describe_run(folder, method, seed, data={})
+    write_lines(
+        folder / "metrics.jsonl", [{"train/reward_mean": reward, "train/entropy": 0.3} for reward in (0.5, 0.6, 0.7)]
+    )
+    write_lines(
+        folder / "timings.jsonl", [{"total": step_seconds * slow} for slow in (9.0, 1.0, 1.0)]
+    )  # a slow first step
+    files = (folder / "evaluation.csv", folder / "metrics.jsonl", folder / "timings.jsonl")
+    return Cell("embedded", method, seed, *files, seconds=100.0)
+
+
+def two_seeds(folder: Path) -> list[Cell]:
+    return [
+        make_cell(folder, "oar_p", 0, 50, 30, 6.0),
+        make_cell(folder, "base", 0, 40, 20),
+        make_cell(folder, "base", 1, 42, 22),
+        make_cell(folder, "grpo", 0, 50, 30, 2.0),
+        make_cell(folder, "grpo", 1, 56, 32, 2.0),
+        make_cell(folder, "oar_p", 1, 58, 34, 6.0),
+    ]
+
+
+def write(cells: list[Cell], out: Path) -> str:
+    write_table1(cells, out, reference=REFERENCE, provenance=PROVENANCE)
+    return (out / "table1.md").read_text()
+
+
+def tables(text: str) -> list[dict[str, dict[str, str]]]:
+    """Every table of the text as {first cell: {header: cell}}."""
+    found = []
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            header, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in block.splitlines()]
+            found.append({row[0]: dict(zip(header, row, strict=True)) for row in rows})
+    return found
+
+
+def test_the_csv_is_tidy_with_exactly_these_columns(tmp_path: Path) -> None:
+    write(two_seeds(tmp_path), tmp_path / "out")
+    table = pd.read_csv(tmp_path / "out" / "table1.csv")
+    assert list(table.columns) == ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
+    assert len(table) == 6 * 2 * 3
+    assert list(table["method"].unique()) == ["base", "grpo", "oar_p"]
+    row = table.query("method == 'grpo' and seed == 1 and benchmark == 'words2' and metric == 'avg@k'").iloc[0]
+    assert row.tolist() == ["embedded", "grpo", 1, "words2", "avg@k", 4, 32.0, 100]
+
+
+def test_means_errors_and_differences_by_hand(tmp_path: Path) -> None:
+    text = write(two_seeds(tmp_path), tmp_path / "out")
+    assert text.count("Problems: words1 200, words2 100.") == 2
+    sampled, greedy = tables(text)[:2]
+    assert list(sampled) == ["Base model", "GRPO", "OAR-P"]
+    assert list(sampled["GRPO"]) == ["method", "words1", "words2", "mean", "mean − base", "mean − GRPO", "overhead"]
+    assert sampled["GRPO"]["words1"] == "53.0 ± 3.0, n=2"
+    assert sampled["GRPO"]["mean"] == "42.0 ± 2.0, n=2"  # 40 and 44
+    assert sampled["GRPO"]["mean − base"] == "+11.0 ± 1.0, n=2"  # 40 - 30 and 44 - 32: paired, not 2.2
+    assert sampled["OAR-P"]["mean − GRPO"] == "+1.0 ± 1.0, n=2"  # 40 - 40 and 46 - 44
+    assert sampled["GRPO"]["mean − GRPO"] == ""
+    assert sampled["Base model"]["mean − base"] == ""
+    assert greedy["GRPO"]["words1"] == "63.0 ± 3.0, n=2"
+
+
+def test_overhead_is_the_ratio_of_median_steps(tmp_path: Path) -> None:
+    table = tables(write(two_seeds(tmp_path), tmp_path / "out"))[0]
+    assert table["GRPO"]["overhead"] == "1.00x (2.00 s/step)"  # the slow first step does not count
+    assert table["OAR-P"]["overhead"] == "3.00x (6.00 s/step)"
+    assert table["Base model"]["overhead"] == ""
+
+
+def test_one_seed_has_no_standard_error(tmp_path: Path) -> None:
+    cells = [make_cell(tmp_path, "base", 0, 40, 20), make_cell(tmp_path, "grpo", 0, 50, 30, 2.0)]
+    table = tables(write(cells, tmp_path / "out"))[0]
+    assert table["GRPO"]["words1"] == "50.0, n=1"
+    assert table["GRPO"]["mean − base"] == "+10.0, n=1"
+
+
+def test_methods_without_a_common_seed_or_baseline_have_no_difference(tmp_path: Path) -> None:
+    cells = [make_cell(tmp_path, "base", 0, 40, 20), make_cell(tmp_path, "entropy", 1, 50, 30, 2.0)]
+    row = tables(write(cells, tmp_path / "out"))[0]["entropy (control)"]
+    assert (row["mean − base"], row["mean − GRPO"], row["overhead"]) == ("", "", "(2.00 s/step)")
+
+
+def test_the_papers_numbers_stand_apart_and_blanks_stay_blank(tmp_path: Path) -> None:
+    text = write(two_seeds(tmp_path), tmp_path / "out")
+    ours, separator, theirs = text.partition("\n# What the paper reports (not measured here)\n")
+    assert separator
+    reference = pd.read_csv(REFERENCE / "paper.csv", dtype=str, keep_default_na=False)
+    numbers = ["90.5", "75.8", "51.3", "92.4", "78.7", "53.7"]
+    csv = (tmp_path / "out" / "table1.csv").read_text()
+    for number in numbers:
+        assert number in theirs
+        assert number not in ours
+        assert number not in csv
+    assert "2601.07408" in theirs
+    assert "not these benchmarks" in theirs
+    oar_p = reference.set_index("method").loc["OAR-P"]
+    assert [oar_p[name] for name in ("GSM8K", "MATH500", "AIME24", "AIME25", "AMC23")] == [""] * 5
+    assert "| Qwen2.5-7B | OAR-P |  |  |  |  |  | 53.7 | 4.2 |" in theirs
+    assert "| nan" not in text.lower()
+
+
+def test_benchmarks_of_different_k(tmp_path: Path) -> None:
+    cells = two_seeds(tmp_path)
+    for cell in cells:
+        frame = pd.read_csv(cell.evaluation)
+        sampled = frame["metric"] == "avg@k"
+        frame.loc[sampled & (frame["benchmark"] == "words2"), "k"] = 32
+        frame["k"] = frame["k"].astype("Int64").mask(sampled & (frame["benchmark"] == "mean"))
+        frame.to_csv(cell.evaluation, index=False)
+    text = write(cells, tmp_path / "out")
+    assert "## avg@k (sampled at temperature 1)\n\nProblems: words1 200 (k = 4), words2 100 (k = 32)." in text
+    assert "## pass@1 (greedy)\n\nProblems: words1 200, words2 100." in text
+    assert pd.read_csv(tmp_path / "out" / "table1.csv", dtype=str)["k"].dropna().unique().tolist() == ["1", "4", "32"]
+
+
+def test_the_claim_ledger_ends_the_table(tmp_path: Path) -> None:
+    text = write(two_seeds(tmp_path), tmp_path / "out")
+    section = text.split("\n# The paper's claims, tested on profile `embedded`\n")[1]
+    # The same +1.0 ± 1.0 over two seeds as the table's: Student's t of one degree of freedom is 12.7.
+    assert "| avg@k | +1.0 [-11.7, +13.7] points | seeds | 300 x 4 | 0, 1 |" in section
+    assert "| OAR-P > OAR-G | needs runs with method=oar_g gating=bilevel |" in section
+    ledger = pd.read_csv(tmp_path / "out" / "claims.csv")
+    assert ledger.groupby("verdict")["claim_id"].nunique()["not run"] == 22
+    assert ledger.dropna(subset="value")["claim_id"].unique().tolist() == ["average, OAR-P over GRPO"]
+
+
+def test_pictures_and_provenance_are_there(tmp_path: Path) -> None:
+    text = write(two_seeds(tmp_path), tmp_path / "out")
+    for name in ("table1.png", "curves.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(PNG)
+    record = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert record["config_hash"] == "abc"
+    assert record["cells"][0] == {"method": "base", "seed": 0, "seconds": 10.0}
+    assert len(record["cells"]) == 6
+    assert "| seconds of GRPO, by seed | 100, 100 |" in text
+    assert "| git_commit |  |" in text
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "claims.csv", "curves.png", "differences.csv", "provenance.json", "table1.csv", "table1.md", "table1.png",
+    ]  # fmt: skip
+
+
+def test_cells_that_cannot_stand_in_one_table_are_refused(tmp_path: Path) -> None:
+    cells = two_seeds(tmp_path)
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match="at least one finished cell"):
+        write([], out)
+    with pytest.raises(DataError, match="twice"):
+        write([*cells, cells[0]], out)
+    with pytest.raises(DataError, match="within one profile"):
+        write([*cells[1:], replace(cells[0], profile="paper")], out)
+    with pytest.raises(DataError, match=r"evaluation\.csv is missing"):
+        write([*cells[1:], replace(cells[0], evaluation=tmp_path / "evaluation.csv")], out)
+    with pytest.raises(DataError, match=r"timings\.jsonl is missing"):
+        write([*cells[1:], replace(cells[0], timings=tmp_path / "timings.jsonl")], out)
+    (cells[0].evaluation.parent / "config.yaml").rename(tmp_path / "config.yaml")
+    with pytest.raises(DataError, match=r"config\.yaml is missing"):
+        write(cells, out)
+    (tmp_path / "config.yaml").rename(cells[0].evaluation.parent / "config.yaml")
+    shorter = pd.read_csv(cells[0].evaluation)
+    for other in (shorter[shorter["benchmark"] != "words2"], shorter.replace({"n": {200: 100}})):
+        other.to_csv(cells[0].evaluation, index=False)
+        with pytest.raises(DataError, match=r"do not measure .* alike"):
+            write(cells, out)
+    assert not out.exists()
