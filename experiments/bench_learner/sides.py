@@ -21,7 +21,8 @@ from experiments.bench_learner.page import OAR, OAR_RECOMPUTE, TRL, TRL_RECOMPUT
 from experiments.shared.peak_memory import Mark, peak_memory
 from experiments.shared.updates import EOS, PAD, WARM_UP_LENGTH, counted_tokens, like_the_learner, made_up_model
 from oar.config import TrainConfig
-from oar.learner.update import LossInputs, accumulate_gradient, make_optimizer
+from oar.learner.credit import given_credit
+from oar.learner.update import LossBatch, accumulate_gradient, make_optimizer
 from oar.method.advantages import group_advantages
 from oar.method.batch import collate
 
@@ -103,12 +104,15 @@ def measure_oar(case: Steps, recompute: bool, mark: Mark | None) -> Found:
     model, cfg = case.model(), replace(case.cfg.learner, activation_checkpointing=recompute)
     optimizer, notes = make_optimizer(model, cfg), Notes(case.device, mark)
     for steps, count in ((case.short(), 1), (case, case.steps)):
-        data = loss_inputs(steps)
+        data = loss_batch(steps)
+        known = given_credit(
+            data.batch.sampler_logprobs, data.advantages[:, None] * torch.ones_like(data.batch.sampler_logprobs)
+        )
         for _ in range(count):
             with counted_tokens(model) as tokens:
                 started = notes.now()
                 optimizer.zero_grad(set_to_none=True)
-                report = accumulate_gradient(
+                report, _ = accumulate_gradient(
                     model,
                     None,
                     data,
@@ -116,7 +120,7 @@ def measure_oar(case: Steps, recompute: bool, mark: Mark | None) -> Found:
                     cfg,
                     temperature=case.cfg.rollout.temperature,
                     max_completion_length=data.batch.completion_ids.shape[1],
-                    look=None,
+                    credit=known.lookup,
                 )
                 norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.max_grad_norm))
                 optimizer.step()
@@ -124,8 +128,8 @@ def measure_oar(case: Steps, recompute: bool, mark: Mark | None) -> Found:
     return notes.told()
 
 
-def loss_inputs(case: Steps) -> LossInputs:
-    """The batch with its advantages and old logprobs, as the learner has it once all completions were looked at."""
+def loss_batch(case: Steps) -> LossBatch:
+    """The batch with its advantages; its old logprobs are those of the sampler."""
     learner = case.cfg.learner
     batch = collate(
         case.prompts,
@@ -141,9 +145,7 @@ def loss_inputs(case: Steps) -> LossInputs:
         divide_by_std=learner.divide_by_std,
         leave_one_out=learner.leave_one_out,
     )
-    data = LossInputs.of(batch, advantages)
-    data.old_logprobs = batch.sampler_logprobs
-    return data
+    return LossBatch.of(batch, advantages)
 
 
 def measure_trl(case: Steps, recompute: bool, mark: Mark | None) -> Found:

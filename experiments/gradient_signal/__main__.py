@@ -34,14 +34,11 @@ from oar.config import LearnerConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, grade_rollouts
-from oar.learner.gate import make_gate
-from oar.learner.update import LossInputs, accumulate_gradient
+from oar.learner.credit import credit_assigner, given_credit
+from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.advantages import group_advantages
-from oar.method.credit import assign_credit
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import weight_metrics
-from oar.method.importance import CreditInputs
-from oar.method.probes import make_probe
 from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.tasks.task import Task
 from oar.tasks.words import language
@@ -199,24 +196,16 @@ def token_weights(
     settings: TrainConfig, model: PreTrainedModel, task: Task, graded: GradedBatch, scores: Scores
 ) -> Tensor:
     """(B, T) as a training step of the arm would weigh the tokens once the probe's warm-up is over."""
-    probe, rows = settings.probe, len(graded.batch)
-    inputs = CreditInputs(
+    estimator = build("method.estimator", settings.method.estimator, settings.allow_targets)
+    credit = credit_assigner(settings, task, estimator, settings.probe.warmup_steps)(
         model,
         graded.batch,
-        make_probe(
-            probe.name, task.encode_marker(probe.conclude), step=probe.warmup_steps, warmup_steps=probe.warmup_steps
-        ),
         scores,
-        [derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(rows)],
-        graded.marks,
-    )
-    return assign_credit(
-        inputs,
         completion_advantages(graded, settings.learner),
-        build("method.estimator", settings.method.estimator, settings.allow_targets),
-        make_gate(settings.gating),
-        times_surprisal=settings.method.times_surprisal,
-    ).token_weights
+        seeds=[derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(len(graded.batch))],
+        marks=graded.marks,
+    )
+    return credit.token_weights
 
 
 def token_classes(graded: GradedBatch, task: Task) -> dict[str, Tensor]:
@@ -249,8 +238,8 @@ def gradient(
     With `aggregation=constant` and a length of 1 the loss is a plain sum over tokens, mean over completions: with
     leave-one-out advantages minus its gradient is that of the expected reward, without bias.
     """
-    data = LossInputs.of(graded.batch, token_advantages.abs().amax(dim=1))
-    data.old_logprobs, data.token_advantages = scores.logprobs, token_advantages
+    data = LossBatch.of(graded.batch, token_advantages.abs().amax(dim=1))
+    known = given_credit(scores.logprobs, token_advantages)
     model.zero_grad(set_to_none=True)
     accumulate_gradient(
         model,
@@ -260,7 +249,7 @@ def gradient(
         learner,
         temperature=temperature,
         max_completion_length=1,
-        look=None,
+        credit=known.lookup,
     )
     parts = [
         torch.zeros(one.numel()) if one.grad is None else -one.grad.flatten().float().cpu()

@@ -1,6 +1,7 @@
 """Token signals on completions that a run kept: the run's own, and those of any method under any weights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,14 +12,12 @@ from oar.analysis.signals.examine import score_batch
 from oar.common.errors import DataError
 from oar.common.seeding import derive_seed
 from oar.config import GatingConfig, MethodConfig, TrainConfig, build
-from oar.learner.gate import make_gate
+from oar.learner.credit import credit_assigner
 from oar.learner.samples import Sample
 from oar.method.batch import CompletionBatch, collate
-from oar.method.credit import assign_credit
+from oar.method.credit import Credit
 from oar.method.gating import threshold_importance
-from oar.method.importance import CreditInputs
 from oar.method.losses import clipped_tokens, policy_log_ratio
-from oar.method.probes import make_probe
 from oar.method.segments import Segments
 from oar.tasks.task import Task
 
@@ -84,16 +83,19 @@ def model_signals(
             )
     batch = _batch(samples, task.pad_id, model.device)
     scores = score_batch(model, batch, settings)
-    probe, conclude = settings.probe, task.encode_marker(settings.probe.conclude)
-    inputs = CreditInputs(
-        model,
-        batch,
-        make_probe(probe.name, conclude, step=step - 1, warmup_steps=probe.warmup_steps),
-        scores,
-        [derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
-        {name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
-    )
-    found = [_method_signal(name, method, inputs, settings, source) for name, method in methods.items()]
+    found = []
+    for name, method in methods.items():
+        estimator = build("method.estimator", method.estimator, settings.allow_targets)
+        assigner = credit_assigner(replace(settings, method=method), task, estimator, step - 1)
+        credit = assigner(
+            model,
+            batch,
+            scores,
+            torch.ones(len(batch), device=batch.input_ids.device),  # everywhere, so that no completion is passed over
+            seeds=[derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
+            marks={name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
+        )
+        found.append(_method_signal(name, credit, batch.reasoning_mask, settings.gating, source))
 
     weights = _padded([sample.token_weights for sample in samples], batch)
     advantages = torch.tensor([sample.advantage for sample in samples], device=model.device)[:, None] * weights
@@ -127,13 +129,8 @@ def model_signals(
     ]
 
 
-def _method_signal(
-    name: str, method: MethodConfig, inputs: CreditInputs, settings: TrainConfig, source: str
-) -> TokenSignal:
-    gating, estimator = settings.gating, build("method.estimator", method.estimator, settings.allow_targets)
-    everywhere = torch.ones(len(inputs.batch), device=inputs.batch.input_ids.device)
-    credit = assign_credit(inputs, everywhere, estimator, make_gate(gating), times_surprisal=method.times_surprisal)
-    reasoning = inputs.batch.reasoning_mask.sum(dim=1).tolist()
+def _method_signal(name: str, credit: Credit, reasoning_mask: Tensor, gating: GatingConfig, source: str) -> TokenSignal:
+    reasoning = reasoning_mask.sum(dim=1).tolist()
     importance = _lists(credit.token_importance, reasoning)
     return TokenSignal(
         name,

@@ -6,8 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,11 +19,13 @@ from experiments.shared.plain_oar_p import batched_oar_p
 from oar.common.errors import OarError
 from oar.common.seeding import generator
 from oar.config import TrainConfig
-from oar.learner.update import LossInputs, accumulate_gradient
+from oar.learner.credit import Credited
+from oar.learner.distributed import ALONE
+from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.batch import CompletionBatch, collate
-from oar.method.credit import assign_credit
+from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
-from oar.method.gating import bilevel_weights
+from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, ImportanceEstimator, PerturbationImportance
 from oar.method.probes import AnswerMeanProbe, Probe
 from oar.method.segments import Segments
@@ -58,20 +59,19 @@ class Update:
 
     def run(
         self, estimator: ImportanceEstimator, watch: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> LossInputs:
+    ) -> Credited:
         """Gradients are left in the parameters' `.grad`; `watch()` surrounds the credit of each micro-batch."""
-        gating = {key: value for key, value in asdict(self.cfg.gating).items() if key != "name"}
-        data = LossInputs.of(self.batch, self.advantages)
+        data = LossBatch.of(self.batch, self.advantages)
+        assigner = CreditAssigner(estimator, make_gate(**self.cfg.gating.options()), self.probe)
         self.model.zero_grad(set_to_none=True)
 
-        def look(rows: Tensor, scores: Scores) -> None:
+        def credit(rows: Tensor, scores: Scores) -> Credited:
             with watch():
-                inputs = CreditInputs(self.model, self.batch.rows(rows), self.probe, scores, rows.tolist())
-                credit = assign_credit(inputs, self.advantages[rows], estimator, partial(bilevel_weights, **gating))
-            data.old_logprobs[rows], data.token_importance[rows] = scores.logprobs.detach(), credit.token_importance
-            data.token_weights[rows], data.token_advantages[rows] = credit.token_weights, credit.token_advantages
+                some = self.batch.rows(rows)
+                given = assigner(self.model, some, scores, self.advantages[rows], seeds=rows.tolist())
+            return Credited.of(rows, scores, given)
 
-        accumulate_gradient(
+        _, credited = accumulate_gradient(
             self.model,
             None,
             data,
@@ -79,9 +79,9 @@ class Update:
             self.cfg.learner,
             temperature=self.cfg.rollout.temperature,
             max_completion_length=self.batch.completion_ids.shape[1],
-            look=look,
+            credit=credit,
         )
-        return data
+        return Credited.joined(credited, data.loss_mask.shape, ALONE, self.advantages.device)
 
     def seconds(self, estimator: ImportanceEstimator) -> tuple[float, float]:
         """Of the whole update, and of its credit alone."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oar.config.checks import one_of, require
-from oar.method.importance.replacements import KINDS
+from oar.names import COUNTERFACTUALS, PROBES, THRESHOLDS
 
 
 @dataclass
@@ -36,7 +36,11 @@ class GatingConfig:
         require(0 <= self.tau <= 1, "gating.tau", "between 0 and 1", self.tau)
         require(self.beta >= 0, "gating.beta", "0 or more", self.beta)
         require(0 < self.floor <= 1, "gating.floor", "above 0 and at most 1", self.floor)
-        one_of("gating.threshold", self.threshold, ("quantile", "absolute", "released_drift"))
+        one_of("gating.threshold", self.threshold, THRESHOLDS)
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of `oar.method.gating.make_gate`."""
+        return {key: value for key, value in vars(self).items() if key != "name"}
 
 
 @dataclass
@@ -48,7 +52,7 @@ class ProbeConfig:
     conclude: str | None
 
     def __post_init__(self) -> None:
-        one_of("probe.name", self.name, ("warmup", "lt_logits", "as_mean", "as_joint"))
+        one_of("probe.name", self.name, PROBES)
         require(self.warmup_steps >= 0, "probe.warmup_steps", "0 or more", self.warmup_steps)
 
 
@@ -59,4 +63,4 @@ class CounterfactualConfig:
     name: str
 
     def __post_init__(self) -> None:
-        one_of("counterfactual.name", self.name, KINDS)
+        one_of("counterfactual.name", self.name, COUNTERFACTUALS)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from oar.config.checks import one_of, require
+from oar.names import AGGREGATIONS, RATIO_LEVELS
 
 
 @dataclass
@@ -75,10 +76,10 @@ class LearnerConfig:
         require(self.micro_batch_tokens >= 1, "learner.micro_batch_tokens", "1 or more", self.micro_batch_tokens)
         require(0 < self.clip_eps_low < 1, "learner.clip_eps_low", "between 0 and 1", self.clip_eps_low)
         require(self.clip_eps_high > 0, "learner.clip_eps_high", "above 0", self.clip_eps_high)
-        one_of("learner.ratio_level", self.ratio_level, ("token", "sequence"))
+        one_of("learner.ratio_level", self.ratio_level, RATIO_LEVELS)
         one_of("learner.overlong", self.overlong, ("keep", "mask", "soft_penalty"))
         require(self.overlong_buffer >= 1, "learner.overlong_buffer", "1 or more", self.overlong_buffer)
-        one_of("learner.aggregation", self.aggregation, ("sequence_mean", "token_mean", "constant"))
+        one_of("learner.aggregation", self.aggregation, AGGREGATIONS)
         require(self.kl_coef >= 0, "learner.kl_coef", "0 or more", self.kl_coef)
         cap = self.sampler_correction_cap
         require(cap is None or cap >= 1, "learner.sampler_correction_cap", "null or 1 or more", cap)

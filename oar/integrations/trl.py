@@ -20,13 +20,11 @@ from oar.common.errors import ConfigError, DataError, MissingPackageError
 from oar.common.seeding import derive_seed
 from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
 from oar.integrations.methods import estimator_named, gating_named
-from oar.learner.gate import make_gate
 from oar.method.batch import CompletionBatch, collate
-from oar.method.credit import assign_credit
+from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
-from oar.method.gating import weight_metrics
+from oar.method.gating import make_gate, weight_metrics
 from oar.method.importance import (
-    CreditInputs,
     GradientImportance,
     ImportanceEstimator,
     PositionImportance,
@@ -181,9 +179,13 @@ class OARGRPOTrainer(GRPOTrainer):
         """(B, T), as the learner's: 1 but for completions that have an answer and an advantage (B,) other than 0."""
         step, cfg = self.batches_drawn, self.args
         conclude = self.task.encode_marker(cfg.probe_conclude)
-        probe = make_probe(cfg.probe, conclude, step=step, warmup_steps=cfg.probe_warmup_steps)
+        credit = CreditAssigner(
+            self.estimator,
+            make_gate(**cfg.gating_settings().options()),
+            make_probe(cfg.probe, conclude, step=step, warmup_steps=cfg.probe_warmup_steps),
+            cfg.times_surprisal,
+        )
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
-        gate = make_gate(cfg.gating_settings())
         index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
         at_once = (
             cfg.per_device_train_batch_size * batch.input_ids.shape[1]
@@ -191,20 +193,9 @@ class OARGRPOTrainer(GRPOTrainer):
         with self._policy() as policy:
             for rows in batch.micro_batches(index, at_once):
                 some = batch.rows(rows)
-                credit = assign_credit(
-                    CreditInputs(
-                        policy,
-                        some,
-                        probe,
-                        self._scores(policy, some, rows, output),
-                        [derive_seed(cfg.seed, "credit", step, row) for row in rows.tolist()],
-                    ),
-                    advantages[rows],
-                    self.estimator,
-                    gate,
-                    times_surprisal=cfg.times_surprisal,
-                )
-                weights[rows] = credit.token_weights
+                scores = self._scores(policy, some, rows, output)
+                seeds = [derive_seed(cfg.seed, "credit", step, row) for row in rows.tolist()]
+                weights[rows] = credit(policy, some, scores, advantages[rows], seeds=seeds).token_weights
         return weights
 
     @property

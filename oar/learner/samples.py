@@ -52,7 +52,7 @@ class Sample:
 
 def sample_rows(task: Task, report: StepReport, count: int) -> list[dict[str, object]]:
     """The first `count` completions of a step that have an advantage (any, where none has): one row each."""
-    graded, credit = report.graded, report.data
+    graded, credit = report.graded, report.credited
     has_advantage = (credit.token_advantages * graded.batch.completion_mask).abs().sum(dim=1) > 0
     order = (~has_advantage).int().argsort(stable=True).tolist()
     return [asdict(_sample(task, report, row)) for row in order[:count]]
@@ -81,7 +81,7 @@ def read_samples(folder: Path, step: int | None) -> tuple[int, list[Sample]]:
 
 
 def _sample(task: Task, report: StepReport, row: int) -> Sample:
-    batch, credit, problem = report.graded.batch, report.data, report.graded.problems[row]
+    batch, credit, problem = report.graded.batch, report.credited, report.graded.problems[row]
     length, prompt_length = int(batch.completion_lengths[row]), int(batch.prompt_lengths[row])
     completion_ids = batch.completion_ids[row, :length].tolist()
     borders = [int(mask[row].sum()) for mask in (batch.reasoning_mask, batch.marker_mask, batch.answer_mask)]
@@ -97,7 +97,7 @@ def _sample(task: Task, report: StepReport, row: int) -> Sample:
         completion=report.graded.texts[row],
         gold=problem.answer,
         reward=float(report.graded.rewards[row]),
-        advantage=float(credit.advantages[row]),
+        advantage=float(report.advantages[row]),
         prompt_ids=batch.input_ids[row, :prompt_length].tolist(),
         completion_ids=completion_ids,
         tokens=[task.decode([token]) for token in completion_ids],

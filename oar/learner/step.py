@@ -5,7 +5,7 @@ groups whose rewards are all equal, since their advantage is 0.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,24 +15,21 @@ from transformers import PreTrainedModel
 
 from oar.common.clock import Clock
 from oar.common.errors import DataError
-from oar.common.seeding import derive_seed, generator
+from oar.common.seeding import generator
 from oar.config import TrainConfig, build
 from oar.learner.ahead import GroupStream
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
+from oar.learner.credit import Credited, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
-from oar.learner.gate import make_gate
 from oar.learner.groups import GroupSampler
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
 from oar.learner.sharding import gathered, recomputed_layers
 from oar.learner.transfer import push
-from oar.learner.update import LossInputs, accumulate_gradient, learning_rate, make_optimizer
+from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer
 from oar.method.advantages import group_advantages, overlong_penalty
-from oar.method.credit import assign_credit
-from oar.method.forward.logprobs import Scores, score_completions
+from oar.method.forward.logprobs import score_completions
 from oar.method.gating import weight_metrics
-from oar.method.importance.base import CreditInputs
-from oar.method.probes import make_probe
 from oar.model.parameters import whole
 from oar.rollout.client.vllm import Engine
 from oar.rollout.sync import WeightSync
@@ -47,7 +44,8 @@ class StepReport:
     metrics: dict[str, float]
     seconds: dict[str, float]
     graded: GradedBatch
-    data: LossInputs
+    advantages: Tensor
+    credited: Credited
 
 
 class Learner:
@@ -72,7 +70,6 @@ class Learner:
         self.source = build("data.source", cfg.data.source, cfg.allow_targets).fitting(self.fits)
         self.groups = GroupStream(GroupSampler(cfg, task, client, self.source) if ranks.first else None)
         self.estimator = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
-        self.gate = make_gate(cfg.gating)
         self.optimizer = make_optimizer(model, cfg.learner)
 
     def training_step(self, steady: Steady = once) -> StepReport:
@@ -81,7 +78,6 @@ class Learner:
         `steady` runs what needs the engine, and repeats it where the engine is lost and comes back (oar/learner/recovery.py).
         """
         cfg, clock = self.cfg.learner, Clock(self.model.device)
-        self.gate = make_gate(self.cfg.gating)  # one of released_drift remembers the completions of its step
         drawn = steady(partial(self.groups.take, self.step, clock))
         with clock("grading"):
             graded = self.batch(drawn.groups)
@@ -91,21 +87,20 @@ class Learner:
                 divide_by_std=cfg.divide_by_std,
                 leave_one_out=cfg.leave_one_out,
             )
-        data = LossInputs.of(graded.batch, advantages, graded.truncated if cfg.overlong == "mask" else None)
-        look = partial(self.look, graded, data, clock)
-        # With one update the weights that score are the weights that are updated: one forward scores, credits and learns.
-        one_forward = cfg.updates_per_rollout == 1
+        data = LossBatch.of(graded.batch, advantages, graded.truncated if cfg.overlong == "mask" else None)
+        credit = self.credit(graded, advantages, clock)
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
+                # With one update the weights that score are those that are updated: its own forward scores and credits too.
                 idle = ~data.contributing(self.reference)  # the update runs no forward for these
-                self.score(data, look, idle if one_forward else torch.ones_like(idle))
+                scored = self.score(data, credit, idle if cfg.updates_per_rollout == 1 else torch.ones_like(idle))
             with clock("update"):
-                update = self.update(data, look if one_forward else None, graded.weight_version)
+                update, credited = self.update(data, credit, scored, graded.weight_version)
         self.step += 1
         with clock("sync"):
             steady(self.publish)
-        metrics = batch_metrics(graded, data, cfg.num_generations) | drawn.metrics | update
-        return StepReport(metrics, clock.seconds(), graded, data)
+        metrics = batch_metrics(graded, advantages, credited, cfg.num_generations) | drawn.metrics | update
+        return StepReport(metrics, clock.seconds(), graded, advantages, credited)
 
     def fits(self, problem: Problem) -> bool:
         """Whether its prompt leaves room for a whole completion: the engine refuses one that does not."""
@@ -129,57 +124,41 @@ class Learner:
             rewards = rewards + overlong_penalty(graded.batch.completion_lengths, longest, buffer)
         return rewards
 
-    def look(self, graded: GradedBatch, data: LossInputs, clock: Clock, rows: Tensor, scores: Scores) -> None:
-        """Take from the forward of some completions what the loss needs of them: old logprobs, and each token's credit."""
-        with clock("importance"):
-            inputs = CreditInputs(
-                self.model,
-                graded.batch.rows(rows),
-                make_probe(
-                    self.cfg.probe.name,
-                    self.task.encode_marker(self.cfg.probe.conclude),
-                    step=self.step,
-                    warmup_steps=self.cfg.probe.warmup_steps,
-                ),
-                scores,
-                [derive_seed(self.cfg.seed, "credit", self.step, row) for row in rows.tolist()],
-                {name: mark[rows] for name, mark in graded.marks.items()},
-            )
-            credit = assign_credit(
-                inputs,
-                data.advantages[rows],
-                self.estimator,
-                self.gate,
-                times_surprisal=self.cfg.method.times_surprisal,
-            )
-        data.old_logprobs[rows], data.entropy[rows] = scores.logprobs.detach(), scores.entropy
-        data.token_importance[rows], data.token_weights[rows] = credit.token_importance, credit.token_weights
-        data.token_advantages[rows], data.known[rows] = credit.token_advantages, True
+    def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
+        """The method as it credits the completions of this step."""
+        assigner = credit_assigner(self.cfg, self.task, self.estimator, self.step)
+        return StepCredit(assigner, self.model, graded, advantages, (self.cfg.seed, self.step), clock)
 
     @torch.no_grad()
-    def score(self, data: LossInputs, look: Callable[[Tensor, Scores], None], which: Tensor) -> None:
-        """Look at the completions `which` (B,) marks with forwards that leave no graph."""
-        micro_batches = data.batch.micro_batches(which.nonzero()[:, 0], self.cfg.learner.micro_batch_tokens)
-        with gathered(self.model), recomputed_layers(self.model, self.cfg.learner.activation_checkpointing):
+    def score(self, data: LossBatch, credit: StepCredit, which: Tensor) -> list[Credited]:
+        """This rank's share of the completions that `which` (B,) marks, by forwards that leave no graph."""
+        cfg = self.cfg.learner
+        micro_batches = data.batch.micro_batches(which.nonzero()[:, 0], cfg.micro_batch_tokens)
+        scored = []
+        with gathered(self.model), recomputed_layers(self.model, cfg.activation_checkpointing):
             for rows in micro_batches[self.ranks.rank :: self.ranks.count]:
                 scores = score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature)
-                look(rows, scores)
+                scored.append(credit(rows, scores))
+        return scored
 
-    def update(self, data: LossInputs, look: Callable[[Tensor, Scores], None] | None, version: int) -> dict[str, float]:
+    def update(
+        self, data: LossBatch, credit: StepCredit, scored: list[Credited], version: int
+    ) -> tuple[dict[str, float], Credited]:
         """`updates_per_rollout` optimizer steps on completions of weights `version`, each on its share of whole groups.
 
-        Raises DataError on a gradient that is not finite, SyncError where sampler and learner disagree.
+        Returns their mean metrics and the credit of all completions. Raises DataError on a gradient that is not finite,
+        SyncError where sampler and learner disagree.
         """
         cfg, reports = self.cfg.learner, []
-        if look is None:
-            data.merge(self.ranks)  # all completions were looked at beforehand
+        joined = partial(Credited.joined, shape=data.loss_mask.shape, ranks=self.ranks, device=self.model.device)
+        known = joined(scored) if cfg.updates_per_rollout > 1 else None
         for part, index in enumerate(torch.arange(len(data.batch)).chunk(cfg.updates_per_rollout)):
             lr = learning_rate(cfg, self.step * cfg.updates_per_rollout + part)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
             self.optimizer.zero_grad(set_to_none=True)
             with gathered(self.model):
-                report = accumulate_gradient(
+                report, found = accumulate_gradient(
                     self.model,
                     self.reference,
                     data,
@@ -187,44 +166,45 @@ class Learner:
                     cfg,
                     temperature=self.cfg.rollout.temperature,
                     max_completion_length=self.cfg.rollout.max_new_tokens,
-                    look=look,
+                    credit=credit if known is None else known.lookup,
                     ranks=self.ranks,
                 )
-            if look is not None:
-                data.merge(self.ranks)
+            known = joined([*scored, *found]) if known is None else known
             # Every completion has been scored by now, and no weight has moved.
-            parity = self.parity(data, version)
+            parity = self.parity(data, known, version)
             norm = float(whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.max_grad_norm)))
-            if not torch.isfinite(torch.tensor(norm)):
+            if not math.isfinite(norm):
                 raise DataError(f"The gradient of step {self.step} is {norm}: lower learner.lr or look at the rewards.")
             self.optimizer.step()
             reports.append(report | parity | {"train/grad_norm": norm, "train/lr": lr})
-        return {name: sum(report[name] for report in reports) / len(reports) for name in reports[0]}
+        assert known is not None  # there is at least one update
+        return {name: sum(report[name] for report in reports) / len(reports) for name in reports[0]}, known
 
-    def parity(self, data: LossInputs, version: int) -> dict[str, float]:
+    def parity(self, data: LossBatch, credited: Credited, version: int) -> dict[str, float]:
         """How far sampler and learner are apart. Raises SyncError where it is too far for one and the same weights.
 
         Weights of an older version differ by what was learned since, for which there is no bound.
         """
         bound = self.cfg.sync.max_logprob_diff if version == self.step else math.inf
-        return parity_metrics(data.batch.sampler_logprobs, data.old_logprobs, data.batch.completion_mask, bound=bound)
+        batch = data.batch
+        return parity_metrics(batch.sampler_logprobs, credited.old_logprobs, batch.completion_mask, bound=bound)
 
     def publish(self) -> None:
         """Give the engine the weights, under version `step`."""
         push(self.sync, self.model, self.step, self.ranks)
 
 
-def batch_metrics(graded: GradedBatch, data: LossInputs, num_generations: int) -> dict[str, float]:
+def batch_metrics(
+    graded: GradedBatch, advantages: Tensor, credited: Credited, num_generations: int
+) -> dict[str, float]:
     """Diagnostics of the rollouts and of their credit (docs/METHOD.md §8)."""
     batch, mask = graded.batch, graded.batch.completion_mask
-    credited = batch.has_answer & (data.advantages != 0)
-    weights = weight_metrics(data.token_weights[credited], batch.reasoning_mask[credited])
+    reweighted = batch.has_answer & (advantages != 0)
+    weights = weight_metrics(credited.token_weights[reweighted], batch.reasoning_mask[reweighted])
     metrics = {
         "train/reward_mean": float(graded.rewards.mean()),
-        "train/zero_advantage_groups": float(
-            (data.advantages.view(-1, num_generations) == 0).all(dim=1).float().mean()
-        ),
-        "train/entropy": float(data.entropy[mask].mean()),
+        "train/zero_advantage_groups": float((advantages.view(-1, num_generations) == 0).all(dim=1).float().mean()),
+        "train/entropy": float(credited.entropy[mask].mean()),
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
         "train/truncated_share": float(graded.truncated.double().mean()),
         "probe/fallback_share": float((~batch.has_answer).float().mean()),

@@ -1,14 +1,17 @@
-"""The composition of a method: estimator -> gate -> token advantages (docs/METHOD.md §4 and §5)."""
+"""The composition of a method: probe and estimator -> gate -> token advantages (docs/METHOD.md §3 to §5)."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from oar.method.batch import CompletionBatch
+from oar.method.forward.logprobs import Scores
+from oar.method.gating import Gate
 from oar.method.importance.base import CreditInputs, ImportanceEstimator
-
-Gate = Callable[[Tensor, Tensor], Tensor]
+from oar.method.probes import Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,31 +23,44 @@ class Credit:
     token_advantages: Tensor
 
 
-def assign_credit(
-    inputs: CreditInputs,
-    advantages: Tensor,
-    estimator: ImportanceEstimator,
-    gate: Gate,
-    *,
-    times_surprisal: bool = False,
-) -> Credit:
-    """Give each token its share of its completion's advantage (B,): A_{i,t} = w_{i,t} A_i.
+@dataclass(frozen=True, slots=True)
+class CreditAssigner:
+    """A method under one step's probe: gives each token its share of its completion's advantage, A_{i,t} = w_{i,t} A_i.
 
-    `gate(importance, reasoning_mask)` turns importance (B, T) into weights (B, T), e.g. `bilevel_weights` with its
-    parameters bound. With `times_surprisal` the importance is multiplied by -logprob of the sampled token first: what
-    mattered, where the policy took a chance (docs/METHOD.md §9). Two kinds of completions keep weight 1: those without an
-    answer span (the method's fallback to GRPO) and those of advantage 0, whose weights change nothing and so are not
-    computed. Raises DataError naming the row where importance is negative, NaN or infinite.
+    `gate(importance, reasoning_mask)` turns importance (B, T) into weights (B, T), e.g. `gating.make_gate(tau=0.4, ...)`.
+    With `times_surprisal` the importance is multiplied by -logprob of the sampled token first: what mattered, where the
+    policy took a chance (docs/METHOD.md §9).
     """
-    batch = inputs.batch
-    importance = torch.zeros(batch.completion_mask.shape, device=advantages.device)
-    weights = torch.ones_like(importance)
-    index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
-    if len(index):
-        chosen = inputs.rows(index)
-        found = estimator(chosen)
-        if times_surprisal:
-            found = found * -chosen.scores.logprobs.detach()
-        importance[index] = found
-        weights[index] = gate(found, chosen.batch.reasoning_mask)
-    return Credit(importance, weights, advantages[:, None] * weights)
+
+    estimator: ImportanceEstimator
+    gate: Gate
+    probe: Probe
+    times_surprisal: bool = False
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        batch: CompletionBatch,
+        scores: Scores,
+        advantages: Tensor,
+        *,
+        seeds: Sequence[int],
+        marks: Mapping[str, Tensor] | None = None,
+    ) -> Credit:
+        """Of B completions: their `scores`, `advantages` (B,), a seed each, and ground truth (B, T) by name where there is any.
+
+        Two kinds of completions keep weight 1: those without an answer span (the method's fallback to GRPO) and those of
+        advantage 0, whose weights change nothing and so are not computed. Raises DataError naming the row where importance is
+        negative, NaN or infinite.
+        """
+        importance = torch.zeros(batch.completion_mask.shape, device=advantages.device)
+        weights = torch.ones_like(importance)
+        index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
+        if len(index):
+            chosen = CreditInputs(model, batch, self.probe, scores, seeds, marks or {}).rows(index)
+            found = self.estimator(chosen)
+            if self.times_surprisal:
+                found = found * -chosen.scores.logprobs.detach()
+            importance[index] = found
+            weights[index] = self.gate(found, chosen.batch.reasoning_mask)
+        return Credit(importance, weights, advantages[:, None] * weights)

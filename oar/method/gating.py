@@ -1,11 +1,24 @@
 """Bi-level gating with mass preservation: from importance to token weights (docs/METHOD.md §5)."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from oar.common.errors import DataError
+from oar.names import THRESHOLDS
 
-THRESHOLDS = ("quantile", "absolute", "released_drift")
+Gate = Callable[[Tensor, Tensor], Tensor]  # importance (B, T), reasoning mask (B, T) -> token weights (B, T)
+
+
+def make_gate(
+    *, tau: float, beta: float, floor: float, threshold: str, suppress: bool = True, boost: bool = True
+) -> Gate:
+    """`bilevel_weights` with its parameters bound, for one training step: that of "released_drift" remembers its rows."""
+    gate = partial(bilevel_weights, beta=beta, floor=floor, threshold=threshold, suppress=suppress, boost=boost)
+    return _Drift(gate, tau) if threshold == "released_drift" else partial(gate, tau=tau)
 
 
 def bilevel_weights(
@@ -98,6 +111,19 @@ def threshold_importance(importance: Tensor, reasoning_mask: Tensor, *, tau: flo
         return torch.full((len(mask),), torch.nan)
     _, low, high, level = _scores_and_level(importance.float(), mask, tau, threshold)
     return (low + level * (high - low)).expm1().masked_fill(~(high > low), torch.nan)[:, 0]
+
+
+@dataclass(slots=True)
+class _Drift:
+    """Carries the level on which the next completion's threshold depends from call to call."""
+
+    gate: partial[Tensor]
+    tau: float
+
+    def __call__(self, importance: Tensor, reasoning_mask: Tensor) -> Tensor:
+        weights = self.gate(importance, reasoning_mask, tau=self.tau)
+        self.tau = drifted_tau(importance, reasoning_mask, tau=self.tau)
+        return weights
 
 
 def _scores_and_level(

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from oar.common.errors import DataError
+from oar.names import AGGREGATIONS
 
 
 def loss_scale(completion_mask: Tensor, aggregation: str, max_completion_length: int) -> Tensor:
@@ -22,7 +23,7 @@ def loss_scale(completion_mask: Tensor, aggregation: str, max_completion_length:
         return mask / mask.sum().clamp(min=1)
     if aggregation == "constant":
         return mask / (completions * max_completion_length)
-    raise DataError(f"Aggregation must be sequence_mean, token_mean or constant, but is {aggregation!r}.")
+    raise DataError(f"Aggregation must be one of {', '.join(AGGREGATIONS)}, but is {aggregation!r}.")
 
 
 def policy_log_ratio(token_log_ratio: Tensor, mask: Tensor, level: str) -> Tensor:

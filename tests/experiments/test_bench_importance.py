@@ -31,7 +31,8 @@ from experiments.shared.updates import (
 from oar.common.errors import ConfigError, OarError
 from oar.config import TrainConfig, validated
 from oar.config.composed import composed_run
-from oar.learner.update import LossInputs, accumulate_gradient
+from oar.learner.credit import given_credit
+from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
 from tests.config.test_config import CONF, composed
 from tests.models import tiny_model
@@ -140,17 +141,16 @@ def test_the_update_is_the_learners() -> None:
     measured = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
 
     update.model.zero_grad(set_to_none=True)
-    expected = LossInputs.of(update.batch, update.advantages)
-    expected.old_logprobs = data.old_logprobs  # on the policy
+    uniform = update.advantages[:, None] * torch.ones_like(data.old_logprobs)
     accumulate_gradient(
         update.model,
         None,
-        expected,
+        LossBatch.of(update.batch, update.advantages),
         torch.arange(3),
         CASE.cfg.learner,
         temperature=1.0,
         max_completion_length=20,
-        look=None,
+        credit=given_credit(data.old_logprobs, uniform).lookup,  # on the policy
     )
     gradient = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
     assert gradient.abs().max() > 1e-3

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,11 @@ from experiments.inspect_credit.signals import LOGGED, logged_signals, model_sig
 from oar.common.errors import DataError
 from oar.config import TrainConfig, validated
 from oar.learner.collect import grade_rollouts
+from oar.learner.credit import Credited
+from oar.learner.distributed import ALONE
 from oar.learner.samples import Sample, read_samples, sample_rows
 from oar.learner.step import Clock, Learner, StepReport
-from oar.learner.update import LossInputs
+from oar.learner.update import LossBatch
 from oar.method.advantages import group_advantages
 from oar.runs.tracking import LocalTracker
 from oar.tasks.words import build_tokenizer
@@ -36,12 +37,13 @@ def kept(folder: Path, cfg: TrainConfig, *texts: str) -> list[Sample]:
     learner = Learner(cfg, model(), None, task(), None, None)  # type: ignore[arg-type]  # needs no engine for this
     learner.step = UPDATES
     graded = grade_rollouts([PROBLEM], [[rollout(text) for text in texts]], task(), torch.device("cpu"))
-    data = LossInputs.of(graded.batch, group_advantages(graded.rewards, len(texts)))
-    look = partial(learner.look, graded, data, Clock())
-    learner.score(data, look, torch.ones(len(texts), dtype=torch.bool))
+    data = LossBatch.of(graded.batch, group_advantages(graded.rewards, len(texts)))
+    credit = learner.credit(graded, data.advantages, Clock())
+    scored = learner.score(data, credit, torch.ones(len(texts), dtype=torch.bool))
+    credited = Credited.joined(scored, data.loss_mask.shape, ALONE, torch.device("cpu"))
     tracker = LocalTracker(folder)
     tracker.resume(-1)
-    tracker.log_samples(STEP, sample_rows(task(), StepReport({}, {}, graded, data), len(texts)))
+    tracker.log_samples(STEP, sample_rows(task(), StepReport({}, {}, graded, data.advantages, credited), len(texts)))
     step, samples = read_samples(folder, None)
     assert step == STEP
     return samples

@@ -1,7 +1,6 @@
 """One batch for the learner and for TRL: two problems with prompts of different lengths, four completions each."""
 
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ from oar.common.clock import Clock
 from oar.config import TrainConfig, validated
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
 from oar.learner.collect import grade_rollouts
+from oar.learner.credit import Credited
+from oar.learner.distributed import ALONE
 from oar.learner.step import Learner
-from oar.learner.update import LossInputs
+from oar.learner.update import LossBatch
 from oar.method.advantages import group_advantages
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
@@ -86,9 +87,10 @@ def learnt_weights(*overrides: str) -> tuple[torch.Tensor, torch.Tensor]:
     ]
     graded = grade_rollouts(PROBLEMS, rollouts, task(), torch.device("cpu"))
     assert graded.rewards.tolist() == rewards()
-    data = LossInputs.of(graded.batch, group_advantages(graded.rewards, 4))
-    learner.score(data, partial(learner.look, graded, data, Clock()), torch.ones(8, dtype=torch.bool))
-    return data.token_weights, data.token_advantages
+    data = LossBatch.of(graded.batch, group_advantages(graded.rewards, 4))
+    scored = learner.score(data, learner.credit(graded, data.advantages, Clock()), torch.ones(8, dtype=torch.bool))
+    credited = Credited.joined(scored, data.loss_mask.shape, ALONE, torch.device("cpu"))
+    return credited.token_weights, credited.token_advantages
 
 
 def trainer(folder: Path, *, kind: Any = OARGRPOTrainer, model: Any = None, **settings: Any) -> Any:

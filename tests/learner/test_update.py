@@ -1,20 +1,22 @@
 """The update: micro-batches of any size give one gradient, and it is the gradient of the textbook objective."""
 
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from oar.config import TrainConfig, validated
-from oar.learner.update import LossInputs, accumulate_gradient, learning_rate
-from oar.method.credit import assign_credit
+from oar.learner.credit import Credited, given_credit
+from oar.learner.update import LossBatch, accumulate_gradient, learning_rate
+from oar.method.batch import CompletionBatch
+from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import score_completions
-from oar.method.gating import bilevel_weights
+from oar.method.gating import make_gate
 from oar.method.importance import (
-    CreditInputs,
     GradientImportance,
     GradientNormImportance,
     PerturbationImportance,
@@ -29,31 +31,52 @@ from tests.models import random_batch, tiny_model
 CFG = validated(composed(), TrainConfig).learner
 
 
+@dataclass
+class Drawn:
+    """Completions and all that their loss needs."""
+
+    batch: CompletionBatch
+    advantages: Tensor
+    old_logprobs: Tensor
+    token_advantages: Tensor
+    left_out: Tensor | None = None
+
+    @classmethod
+    def plain(cls, batch, advantages):
+        nothing = torch.zeros(batch.completion_mask.shape)
+        return cls(batch, advantages, nothing, advantages[:, None] + nothing)
+
+    def rows(self, index):
+        values = (self.advantages[index], self.old_logprobs[index], self.token_advantages[index])
+        return Drawn(self.batch.rows(index), *values)
+
+
 def loss_inputs(model, rows=8, *, off_policy=0.0):
     batch = random_batch(0, rows=rows)
     generator = torch.Generator().manual_seed(1)
-    data = LossInputs.of(batch, torch.randn(rows, generator=generator))
+    advantages = torch.randn(rows, generator=generator)
     with torch.no_grad():
         old = score_completions(model, batch, temperature=1.0).logprobs
-    data.old_logprobs = old + off_policy * torch.randn(old.shape, generator=generator)
-    data.token_advantages = torch.randn(old.shape, generator=generator)
-    data.advantages[2], data.token_advantages[2] = 0.0, 0.0  # a completion without advantage
-    return data
+    old = old + off_policy * torch.randn(old.shape, generator=generator)
+    token_advantages = torch.randn(old.shape, generator=generator)
+    advantages[2], token_advantages[2] = 0.0, 0.0  # a completion without advantage
+    return Drawn(batch, advantages, old, token_advantages)
 
 
-def gradient(model, data, cfg, *, reference=None, look=None):
+def gradient(model, data, cfg, *, reference=None, credit=None):
     model.zero_grad(set_to_none=True)
-    report = accumulate_gradient(
+    report, _ = accumulate_gradient(
         model,
         reference,
-        data,
+        LossBatch.of(data.batch, data.advantages, data.left_out),
         torch.arange(len(data.batch)),
         cfg,
         temperature=1.0,
         max_completion_length=16,
-        look=look,
+        credit=credit or given_credit(data.old_logprobs, data.token_advantages).lookup,
     )
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]), report
+    gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+    return torch.cat(gradients) if gradients else None, report
 
 
 @settings(max_examples=300)
@@ -125,17 +148,16 @@ def test_the_order_of_completions_changes_nothing(aggregation):
     reports = []
     for seed in range(3):
         order = torch.randperm(len(mask), generator=torch.Generator().manual_seed(seed))
-        drawn = LossInputs.of(data.batch.rows(order), data.advantages[order])
-        drawn.old_logprobs, drawn.token_advantages = data.old_logprobs[order], data.token_advantages[order]
-        seen = {}
+        drawn, seen = data.rows(order), {}
 
-        def look(rows, scores, drawn=drawn, seen=seen):
+        def credit(rows, scores, drawn=drawn, seen=seen):
             assert len(scores.forward.hidden) == int(
                 (drawn.batch.prompt_lengths + drawn.batch.completion_lengths)[rows].sum()
             )
             seen.update(zip(rows.tolist(), scores.logprobs.detach(), strict=True))
+            return given_credit(drawn.old_logprobs, drawn.token_advantages).lookup(rows, scores)
 
-        found, report = gradient(model, drawn, cfg, look=look)
+        found, report = gradient(model, drawn, cfg, credit=credit)
         torch.testing.assert_close(found, padded, atol=1e-6, rtol=1e-5)
         reports.append(report)
         assert sorted(seen) == [row for row in range(len(mask)) if drawn.advantages[row] != 0]
@@ -189,24 +211,18 @@ def test_completions_left_out_are_as_if_they_had_not_been_drawn(aggregation, wit
     data = loss_inputs(model, off_policy=0.3)
     whole, _ = gradient(model, data, cfg, reference=reference)
     left_out = torch.arange(8) % 3 == 0
-    data.loss_mask = LossInputs.of(data.batch, data.advantages, left_out).loss_mask
-    found, report = gradient(model, data, cfg, reference=reference)
+    found, report = gradient(model, replace(data, left_out=left_out), cfg, reference=reference)
     assert not torch.allclose(found, whole, atol=1e-3)
 
     stay = (~left_out).nonzero()[:, 0]
-    rest = LossInputs.of(data.batch.rows(stay), data.advantages[stay])
-    rest.old_logprobs, rest.token_advantages = data.old_logprobs[stay], data.token_advantages[stay]
-    expected, expected_report = gradient(model, rest, cfg, reference=reference)
+    expected, expected_report = gradient(model, data.rows(stay), cfg, reference=reference)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     assert report == pytest.approx(expected_report, abs=1e-6)
 
 
 def test_a_batch_that_is_left_out_as_a_whole_does_not_fail():
-    model, batch = tiny_model(), random_batch(0, rows=4)
-    data = LossInputs.of(batch, torch.ones(4), torch.ones(4, dtype=torch.bool))
-    report = accumulate_gradient(
-        model, None, data, torch.arange(4), CFG, temperature=1.0, max_completion_length=16, look=None
-    )
+    data = replace(Drawn.plain(random_batch(0, rows=4), torch.ones(4)), left_out=torch.ones(4, dtype=torch.bool))
+    _, report = gradient(tiny_model(), data, CFG)
     assert set(report.values()) == {0.0}
 
 
@@ -225,10 +241,7 @@ def test_a_sequence_ratio_counts_the_same_in_micro_batches():
 
 def test_a_batch_without_any_advantage_has_no_gradient_and_does_not_fail():
     model = tiny_model()
-    data = LossInputs.of(random_batch(0, rows=8), torch.zeros(8))
-    report = accumulate_gradient(
-        model, None, data, torch.arange(8), CFG, temperature=1.0, max_completion_length=16, look=None
-    )
+    _, report = gradient(model, Drawn.plain(random_batch(0, rows=8), torch.zeros(8)), CFG)
     assert report == {"train/loss": 0.0, "train/clip_fraction": 0.0, "train/approx_kl": 0.0}
     assert all(parameter.grad is None for parameter in model.parameters())
     assert float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)) == 0.0
@@ -245,57 +258,57 @@ ESTIMATORS = {
 }
 
 
+def crediting(model, name, batch, advantages):
+    """What the learner does with each forward of the update."""
+    gate = make_gate(tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
+    assigner = CreditAssigner(ESTIMATORS[name], gate, AnswerMeanProbe())
+
+    def credit(rows, scores):
+        given = assigner(model, batch.rows(rows), scores, advantages[rows], seeds=rows.tolist())
+        return Credited.of(rows, scores, given)
+
+    return credit
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_one_forward_serves_credit_and_loss(name):
-    """Credit looked at while updating, in micro-batches of any size, is credit assigned beforehand to the whole batch."""
-    model, gate = tiny_model(), partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
+    """Credit assigned while updating, in micro-batches of any size, is credit assigned beforehand to the whole batch."""
+    model = tiny_model()
     batch = random_batch(0, rows=8, unanswered=(1,))
     advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
     advantages[2] = 0.0
-    beforehand = LossInputs.of(batch, advantages)
-
-    def look_into(data):
-        def look(rows, scores):
-            inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows.tolist())
-            credit = assign_credit(inputs, advantages[rows], ESTIMATORS[name], gate)
-            data.old_logprobs[rows] = scores.logprobs.detach()
-            data.token_advantages[rows] = credit.token_advantages
-
-        return look
-
+    credit, drawn = crediting(model, name, batch, advantages), Drawn.plain(batch, advantages)
     with torch.no_grad():
-        look_into(beforehand)(torch.arange(8), score_completions(model, batch, temperature=1.0).numbers())
-    expected, _ = gradient(model, beforehand, replace(CFG, micro_batch_tokens=200))
+        known = credit(torch.arange(8), score_completions(model, batch, temperature=1.0).numbers())
+    expected, _ = gradient(model, drawn, replace(CFG, micro_batch_tokens=200), credit=known.lookup)
     for most in (200, 50, 1):
-        meanwhile = LossInputs.of(batch, advantages)
-        found, _ = gradient(model, meanwhile, replace(CFG, micro_batch_tokens=most), look=look_into(meanwhile))
+        found, _ = gradient(model, drawn, replace(CFG, micro_batch_tokens=most), credit=credit)
         # OAR-G differentiates a KL of about 1e-6, of which float32 keeps a few digits.
         torch.testing.assert_close(found, expected, atol=1e-4 if name == "oar_g" else 2e-5, rtol=1e-3)
     if name != "uniform":
-        plain, _ = gradient(model, LossInputs.of(batch, advantages), replace(CFG, micro_batch_tokens=200))
+        uniform = replace(drawn, old_logprobs=known.old_logprobs)
+        plain, _ = gradient(model, uniform, replace(CFG, micro_batch_tokens=200))
         assert not torch.allclose(plain, expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["oar_g", "oar_gn", "oar_p"])
 def test_layers_that_run_again_give_the_same_gradient(name):
     """The backward pass runs each layer once more, as it ran in the forward that credit looked into."""
-    model, gate = tiny_model(), partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
-    batch, runs, credited = random_batch(0, rows=8), [], []
+    model, batch, runs, credited = tiny_model(), random_batch(0, rows=8), [], []
     advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
+    assigned = crediting(model, name, batch, advantages)
+
+    def credit(rows, scores):
+        before = len(runs)
+        given = assigned(rows, scores)
+        credited.append(len(runs) - before)
+        del runs[before:]
+        return given
 
     def found(**changes):
-        data = LossInputs.of(batch, advantages)
-
-        def look(rows, scores):
-            before = len(runs)
-            inputs = CreditInputs(model, batch.rows(rows), AnswerMeanProbe(), scores, rows.tolist())
-            credit = assign_credit(inputs, advantages[rows], ESTIMATORS[name], gate)
-            credited.append(len(runs) - before)
-            del runs[before:]
-            data.old_logprobs[rows], data.token_advantages[rows] = scores.logprobs.detach(), credit.token_advantages
-
         runs.clear()
-        return gradient(model, data, replace(CFG, micro_batch_tokens=75, **changes), look=look)[0], len(runs)
+        cfg = replace(CFG, micro_batch_tokens=75, **changes)
+        return gradient(model, Drawn.plain(batch, advantages), cfg, credit=credit)[0], len(runs)
 
     model.base_model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
     kept, once = found()

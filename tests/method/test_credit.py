@@ -1,34 +1,34 @@
 """The composition estimator -> gate -> token advantages."""
 
-from functools import partial
-
 import pytest
 import torch
 
 from oar.common.errors import DataError
-from oar.method.credit import assign_credit
-from oar.method.gating import bilevel_weights
+from oar.method.credit import CreditAssigner
+from oar.method.gating import make_gate
 from oar.method.importance import PerturbationImportance, UniformImportance
 from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch
 
-GATE = partial(bilevel_weights, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
+GATE = make_gate(tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
 OAR_P = PerturbationImportance(max_tokens_per_forward=512)
 
 
-def inputs(batch):
-    return credit_inputs(batch, AnswerMeanProbe())
+def assigned(batch, advantages, estimator, **options):
+    inputs = credit_inputs(batch, AnswerMeanProbe())
+    assigner = CreditAssigner(estimator, GATE, inputs.probe, **options)
+    return assigner(inputs.model, batch, inputs.scores, advantages, seeds=inputs.seeds)
 
 
 def test_uniform_importance_is_grpo_to_the_bit():
     batch, advantages = random_batch(0), torch.tensor([0.3, -0.7, 1.1, -0.1])
-    credit = assign_credit(inputs(batch), advantages, UniformImportance(), GATE)
+    credit = assigned(batch, advantages, UniformImportance())
     assert torch.equal(credit.token_advantages, advantages[:, None].expand_as(credit.token_advantages))
 
 
 def test_mass_is_kept_and_only_reasoning_is_reweighted():
     batch, advantages = random_batch(1), torch.tensor([0.3, -0.7, 1.1, -0.1])
-    credit = assign_credit(inputs(batch), advantages, OAR_P, GATE)
+    credit = assigned(batch, advantages, OAR_P)
     reasoning = (credit.token_weights * batch.reasoning_mask).sum(dim=1)
     torch.testing.assert_close(reasoning, batch.reasoning_mask.sum(dim=1).float())
     assert (credit.token_weights[~batch.reasoning_mask] == 1).all()
@@ -38,28 +38,27 @@ def test_mass_is_kept_and_only_reasoning_is_reweighted():
 
 def test_fallback_and_zero_advantage_keep_weight_one():
     batch, advantages = random_batch(5, unanswered=(1,)), torch.tensor([0.3, -0.7, 0.0, -0.1])
-    credit = assign_credit(inputs(batch), advantages, OAR_P, GATE)
+    credit = assigned(batch, advantages, OAR_P)
     assert (credit.token_weights[1] == 1).all()
     assert (credit.token_weights[2] == 1).all()
     assert (credit.token_weights[0][batch.reasoning_mask[0]] != 1).any()
     # a completion's weights depend on no other completion
-    alone = assign_credit(inputs(batch.rows(torch.tensor([0]))), advantages[:1], OAR_P, GATE)
+    alone = assigned(batch.rows(torch.tensor([0])), advantages[:1], OAR_P)
     torch.testing.assert_close(alone.token_weights[0], credit.token_weights[0], atol=1e-4, rtol=1e-4)
 
 
 def test_nothing_to_score():
     batch = random_batch(3, unanswered=(0, 1, 2, 3))
-    credit = assign_credit(inputs(batch), torch.ones(4), OAR_P, GATE)
+    credit = assigned(batch, torch.ones(4), OAR_P)
     assert torch.equal(credit.token_weights, torch.ones_like(credit.token_weights))
     assert torch.equal(credit.token_importance, torch.zeros_like(credit.token_weights))
 
 
 def test_times_surprisal_multiplies_the_importance_before_the_gate():
     batch, advantages = random_batch(4), torch.tensor([0.3, -0.7, 1.1, -0.1])
-    given = inputs(batch)
-    plain = assign_credit(given, advantages, OAR_P, GATE)
-    product = assign_credit(given, advantages, OAR_P, GATE, times_surprisal=True)
-    expected = plain.token_importance * -given.scores.logprobs
+    plain = assigned(batch, advantages, OAR_P)
+    product = assigned(batch, advantages, OAR_P, times_surprisal=True)
+    expected = plain.token_importance * -credit_inputs(batch, AnswerMeanProbe()).scores.logprobs
     torch.testing.assert_close(product.token_importance, expected)
     torch.testing.assert_close(product.token_weights, GATE(expected, batch.reasoning_mask))
     assert not torch.allclose(product.token_weights, plain.token_weights)
@@ -74,4 +73,4 @@ def test_importance_that_is_not_a_number_names_its_row():
         return importance
 
     with pytest.raises(DataError, match="row 2"):
-        assign_credit(inputs(batch), torch.ones(4), broken, GATE)
+        assigned(batch, torch.ones(4), broken)

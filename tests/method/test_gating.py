@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from oar.common.errors import DataError
 from oar.config import GatingConfig
-from oar.learner.gate import make_gate
-from oar.method.gating import bilevel_weights, threshold_importance, weight_metrics
+from oar.method.gating import bilevel_weights, make_gate, threshold_importance, weight_metrics
 
 PAPER = {"tau": 0.4, "beta": 2.0, "floor": 0.1, "threshold": "quantile"}
 
@@ -178,12 +177,12 @@ def test_released_drift_goes_on_from_one_micro_batch_to_the_next(cuts):
     mask[2] = False  # a completion without reasoning is passed over
     cfg = GatingConfig("released_drift", suppress=True, boost=True, tau=0.4, **DRIFT)
     whole = bilevel_weights(importance, mask, tau=0.4, **DRIFT)
-    gate = make_gate(cfg)
+    gate = make_gate(**cfg.options())
     parts = [gate(*part) for part in zip(importance.split(cuts), mask.split(cuts), strict=True)]
     assert torch.equal(torch.cat(parts), whole)
     plain = bilevel_weights(importance, mask, tau=0.4, beta=2.0, floor=0.1, threshold="quantile")
     assert not torch.allclose(torch.cat(parts), plain)
-    assert torch.equal(make_gate(cfg)(importance, mask), whole)  # the next step starts anew
+    assert torch.equal(make_gate(**cfg.options())(importance, mask), whole)  # the next step starts anew
 
 
 def test_uniform_importance_is_one_to_the_bit():

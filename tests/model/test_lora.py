@@ -9,8 +9,9 @@ from peft import PeftModel
 from oar.common.errors import CheckpointError, ConfigError
 from oar.config import LoraConfig, TrainConfig, validated
 from oar.learner.checkpoint import OPTIMIZER_FOLDER, load_state, save_checkpoint
+from oar.learner.credit import given_credit
 from oar.learner.optimizer_state import load_optimizer
-from oar.learner.update import LossInputs, accumulate_gradient, make_optimizer
+from oar.learner.update import LossBatch, accumulate_gradient, make_optimizer
 from oar.method.importance import EntropyImportance, GradientImportance, GradientNormImportance, PerturbationImportance
 from oar.method.probes import AnswerMeanProbe
 from oar.model.load import load_policy, load_trained
@@ -81,12 +82,13 @@ def test_only_the_adapter_is_trained():
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     optimizer = make_optimizer(model, cfg)
     assert sum(p.numel() for group in optimizer.param_groups for p in group["params"]) < 0.5 * model.num_parameters()
-    data = LossInputs.of(batch, torch.tensor([1.0, -1.0, 1.0, -1.0]))
+    data = LossBatch.of(batch, torch.tensor([1.0, -1.0, 1.0, -1.0]))
 
-    def look(rows, scores):
-        data.old_logprobs[rows] = scores.logprobs.detach()
+    def credit(rows, scores):
+        advantages = data.advantages[rows, None] * torch.ones_like(scores.logprobs)
+        return given_credit(scores.logprobs.detach(), advantages)
 
-    settings = {"temperature": 1.0, "max_completion_length": 16, "look": look}
+    settings = {"temperature": 1.0, "max_completion_length": 16, "credit": credit}
     for _ in range(2):  # B is 0 at first, so A gets a gradient from the second step on
         optimizer.zero_grad(set_to_none=True)
         accumulate_gradient(model, None, data, torch.arange(4), cfg, **settings)

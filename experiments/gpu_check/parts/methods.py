@@ -15,8 +15,8 @@ from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, source_of, 
 from experiments.gpu_check.models import TINY, random_model
 from experiments.gpu_check.settings import METHODS, micro_batch, train_config
 from oar.config import LoraConfig, TrainConfig
-from oar.learner.gate import make_gate
 from oar.learner.step import Learner
+from oar.method.gating import make_gate
 from oar.model.parameters import whole
 
 CPU = torch.device("cpu")
@@ -112,10 +112,10 @@ def step_on(device: torch.device, start: PreTrainedModel, engine: Remembering, c
     report = learner.training_step()
     gradient = [whole(weight.grad).flatten() for weight in model.parameters() if weight.grad is not None]
     found = {
-        "importance": report.data.token_importance,
-        "weights": report.data.token_weights,
+        "importance": report.credited.token_importance,
+        "weights": report.credited.token_weights,
         "mask": report.graded.batch.reasoning_mask,
-        "logprobs": report.data.old_logprobs,
+        "logprobs": report.credited.old_logprobs,
         "loss": torch.tensor(report.metrics["train/loss"]),
         "gradient": torch.cat(gradient),
     }
@@ -126,7 +126,7 @@ def _gate_error(found: dict[str, Tensor], cfg: TrainConfig) -> float:
     """The device's weights against those that the CPU makes of the device's importance."""
     credited = (found["importance"] != 0).any(dim=1)
     expected = torch.ones_like(found["weights"])
-    expected[credited] = make_gate(cfg.gating)(found["importance"][credited], found["mask"][credited])
+    expected[credited] = make_gate(**cfg.gating.options())(found["importance"][credited], found["mask"][credited])
     return relative(found["weights"], expected)
 
 

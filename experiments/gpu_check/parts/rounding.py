@@ -84,7 +84,7 @@ def _importance(
     """What a learner's step says of each token, and which tokens it reasons with."""
     model = copy.deepcopy(start)
     report = learner_on(cfg, model, engine, Handed(), ranks).training_step()  # type: ignore[arg-type]
-    return report.data.token_importance, report.graded.batch.reasoning_mask
+    return report.credited.token_importance, report.graded.batch.reasoning_mask
 
 
 @torch.no_grad()

@@ -81,7 +81,7 @@ def _steps(findings: Findings, one: Run, dtype: str, ranks: Ranks) -> None:
     findings.note(f"{name}: seconds of a step", took.seconds, "s")
     findings.at_most(f"{name}: sampler against learner", difference, MAX_DIFFERENCE[dtype], "nats")
     findings.at_least(f"{name}: gradient", report.metrics["train/grad_norm"], 1e-6)
-    credited = report.data.token_weights[report.graded.batch.reasoning_mask]
+    credited = report.credited.token_weights[report.graded.batch.reasoning_mask]
     uneven = float((credited - 1).abs().max())
     if cfg.method.name == "grpo":
         findings.at_most(f"{name}: weights other than 1", uneven, 0.0)

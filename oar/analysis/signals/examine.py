@@ -14,11 +14,11 @@ from oar.common.errors import DataError
 from oar.common.seeding import derive_seed
 from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch, grade_rollouts
-from oar.learner.gate import make_gate
 from oar.learner.parity import parity_metrics
 from oar.method.batch import CompletionBatch
-from oar.method.credit import Credit, assign_credit
+from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
+from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs
 from oar.method.probes import make_probe
 from oar.rollout.types import Rollout
@@ -102,13 +102,12 @@ def by_completion(values: Tensor, masks: Tensor) -> list[NDArray[Any]]:
 
 def _credit(subject: Subject, importance: Tensor, signal: TrainConfig) -> Credit:
     """With an advantage of 1 everywhere, so that no completion is passed over."""
-    return assign_credit(
-        subject.inputs,
-        torch.ones(len(importance), device=importance.device),
-        lambda _: importance,
-        make_gate(signal.gating),
-        times_surprisal=signal.method.times_surprisal,
+    inputs = subject.inputs
+    assigner = CreditAssigner(
+        lambda _: importance, make_gate(**signal.gating.options()), inputs.probe, signal.method.times_surprisal
     )
+    ones = torch.ones(len(importance), device=importance.device)
+    return assigner(inputs.model, inputs.batch, inputs.scores, ones, seeds=inputs.seeds, marks=inputs.marks)
 
 
 @torch.no_grad()

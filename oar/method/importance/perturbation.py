@@ -14,8 +14,9 @@ from oar.method.importance.clean import CleanPass, clean_passes
 from oar.method.importance.counterfactual import recompute
 from oar.method.importance.gradient import GradientNormImportance
 from oar.method.importance.recomputed_attention import CleanKeys, Recomputation
-from oar.method.importance.replacements import KINDS, replacement_ids
+from oar.method.importance.replacements import replacement_ids
 from oar.method.importance.routes import strongest_routes
+from oar.names import COUNTERFACTUALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,10 @@ class PerturbationImportance:
     max_tokens_per_forward: int = 2048
 
     def __post_init__(self) -> None:
-        if self.counterfactual not in KINDS:
-            raise ConfigError(f"counterfactual must be one of {', '.join(KINDS)}, but is {self.counterfactual!r}.")
+        if self.counterfactual not in COUNTERFACTUALS:
+            raise ConfigError(
+                f"counterfactual must be one of {', '.join(COUNTERFACTUALS)}, but is {self.counterfactual!r}."
+            )
         for name, value in (("window", self.window), ("budget", self.budget)):
             if value is not None and value < 0:
                 raise ConfigError(f"{name} must be 0 or more, or null for no limit, but is {value}.")

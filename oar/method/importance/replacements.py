@@ -7,7 +7,6 @@ from oar.common.seeding import generator
 from oar.method.importance.base import CreditInputs
 from oar.method.importance.clean import CleanPass
 
-KINDS = ("pad", "random_token", "resampled", "knockout")
 _PROJECTED_AT_ONCE = 256  # positions; bounds the logits of `resampled`
 
 
