@@ -14,13 +14,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan check-signal train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
 takes.base-model :=
 takes.plan := METHOD PROFILE STEPS
 takes.train := METHOD PROFILE SEED STEPS OUT
+takes.check-signal := METHOD SEED
 takes.train-with-trl := METHOD SEED STEPS OUT
 takes.sweep-gating := METHOD SEEDS STEPS OUT
 takes.ablate-gating := METHOD SEEDS STEPS OUT
@@ -102,6 +103,9 @@ base-model: setup ## Teach the embedded base model (kept by the hash of its conf
 
 plan: setup ## What a run will need and cost, without running it: make plan PROFILE=paper METHOD=oar_g
 	@$(call program,plan)
+
+check-signal: setup ## Does a credit signal keep the contract, and what does it find? No engine, seconds
+	@$(call program,check_signal)
 
 train: setup ## One run: make train METHOD=oar_g SEED=1 ARGS='gating.tau=0.5'
 	@$(call program,train)

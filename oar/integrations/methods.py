@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from oar.config import GatingConfig
+from oar.config import GatingConfig, build
+from oar.config.build import TARGET
 from oar.config.checks import one_of
 from oar.method.importance import (
     EntropyImportance,
@@ -30,9 +31,13 @@ _GATINGS = {
 def estimator_named(method: str, counterfactual: str) -> ImportanceEstimator:
     """The estimator of conf/method/<method>.yaml; `counterfactual` is what OAR-P and what is made from it put in a token's place.
 
-    Those that need the task's own marks are not here, nor is the control of random rewards: rewards are the trainer's. Raises
-    ConfigError for any other name.
+    A name with a dot is a class of yours, `mypkg.Mine`, which is made without arguments (docs/OWN_SIGNAL.md). Those that need
+    the task's own marks are not here, nor is the control of random rewards: rewards are the trainer's. Raises ConfigError for
+    any other name.
     """
+    if "." in method:
+        own: ImportanceEstimator = build("method", {TARGET: method}, [method.rpartition(".")[0]])
+        return own
     oar_p = PerturbationImportance(counterfactual)
     estimators: dict[str, ImportanceEstimator] = {
         "grpo": UniformImportance(),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from oar.common.errors import DataError
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import Gate
@@ -21,6 +22,16 @@ class Credit:
     token_importance: Tensor
     token_weights: Tensor
     token_advantages: Tensor
+
+
+def checked_importance(estimator: ImportanceEstimator, inputs: CreditInputs) -> Tensor:
+    """What the estimator says, (B, T). Raises DataError where it has another shape or precision; the gate checks the values."""
+    found, shape = estimator(inputs), inputs.batch.reasoning_mask.shape
+    if not isinstance(found, Tensor) or found.shape != shape or found.dtype != torch.float32:
+        name = type(estimator).__name__
+        came = f"{tuple(found.shape)} in {found.dtype}" if isinstance(found, Tensor) else repr(type(found))
+        raise DataError(f"{name} must give importance of shape {tuple(shape)} in torch.float32, but gave {came}.")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ class CreditAssigner:
         index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
         if len(index):
             chosen = CreditInputs(model, batch, self.probe, scores, seeds, marks or {}).rows(index)
-            found = self.estimator(chosen)
+            found = checked_importance(self.estimator, chosen)
             if self.times_surprisal:
                 found = found * -chosen.scores.logprobs.detach()
             importance[index] = found

@@ -1,0 +1,196 @@
+"""Does a credit signal keep the contract, and what does it find? `python -m experiments.check_signal method=mine`.
+
+Completions of the embedded model, drawn without an engine; what `oar.method.importance.base` asks of an estimator is tried
+on them, and its importance is held against exact OAR-P and against the tokens that carry the computation.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from oar.analysis.signals.draw import draw
+from oar.analysis.signals.examine import Subject, by_completion, examine
+from oar.command_line.entry import entry
+from oar.common.errors import ConfigError
+from oar.config import TrainConfig, build, validated
+from oar.launch.start_model import model_folder
+from oar.method.credit import checked_importance
+from oar.method.forward.logprobs import score_completions
+from oar.method.importance import CreditInputs, ImportanceEstimator, PerturbationImportance
+from oar.model.load import load_policy, load_tokenizer
+from oar.statistics.attribution import recall_at_truth, spearman
+from oar.tasks.data.sources import load_benchmarks
+from oar.tasks.task import Task
+
+TOLERANCE = 0.05  # of a completion's largest importance: OAR-G, a difference of two forwards, keeps a few digits
+
+
+@dataclass(kw_only=True)
+class CheckConfig(TrainConfig):
+    """A run's configuration and how much of it is looked at; see conf/check_signal.yaml."""
+
+    problems: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.problems < 2:
+            raise ConfigError(f"problems must be 2 or more, but is {self.problems}.")
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Print a line for each part of the contract, then what the signal finds; exit code 1 where a part is broken."""
+    cfg = validated(config, CheckConfig)
+    estimator: ImportanceEstimator = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
+    torch.set_num_threads(cfg.learner.threads)
+    subject = completions(cfg)
+    table, broken = Table(box=None, show_header=False, pad_edge=False), []
+    for what, holds in CONTRACT.items():
+        problem = complaint(holds, estimator, subject.inputs)
+        table.add_row("broken" if problem else "holds", what, problem or "")
+        if problem:
+            broken.append(what)
+    found = {} if broken else what_it_finds(estimator, subject)
+    for name, value in found.items():
+        table.add_row(f"{value:.2f}", name.replace("_", " "), "")
+    Console(width=150).print(table)
+    print(json.dumps({"method": cfg.method.name, "broken": broken, **found}))
+    sys.exit(1 if broken else 0)
+
+
+def completions(cfg: CheckConfig) -> Subject:
+    """Completions with an answer, graded and scored, and what is known of their tokens."""
+    folder = model_folder(cfg.model, print)
+    model, task = load_policy(folder, cfg.model.dtype), Task(load_tokenizer(folder), cfg.model.marker)
+    sets = load_benchmarks(cfg.benchmark, "tuning", -(-cfg.problems // len(cfg.benchmark.sets)))
+    problems = [problem for found in sets.values() for problem in found.problems][: cfg.problems]
+    rollout = cfg.rollout
+    groups = draw(
+        model, task, problems, temperature=rollout.temperature, max_new_tokens=rollout.max_new_tokens, seed=cfg.seed
+    )
+    return examine(model, task, problems, groups, cfg)
+
+
+def complaint(
+    holds: Callable[[ImportanceEstimator, CreditInputs], str | None],
+    estimator: ImportanceEstimator,
+    inputs: CreditInputs,
+) -> str | None:
+    """What is wrong, in a sentence; an error of the estimator's own is named with its place."""
+    try:
+        return holds(estimator, inputs)
+    except Exception as error:  # noqa: BLE001  # whatever somebody's estimator raises is the finding
+        *_, last = _frames(error)
+        return f"raises {type(error).__name__} in {last}: {error}"
+
+
+def _frames(error: BaseException) -> Iterator[str]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+
+
+def gives_importance(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
+    """Shape, precision, sign, mask."""
+    found = checked_importance(estimator, inputs)
+    if found.requires_grad:
+        return "the importance carries a graph: detach it, the weights are constants of the loss"
+    values = found[inputs.batch.reasoning_mask]
+    if not (torch.isfinite(values) & (values >= 0)).all():
+        return f"the importance is between {float(values.min()):.3g} and {float(values.max()):.3g}: it must be finite, 0 or more"
+    if (found[~inputs.batch.reasoning_mask] != 0).any():
+        return "the importance is not 0 outside the reasoning mask"
+    return None if (found != 0).any() else "the importance is 0 everywhere, as if nothing mattered"
+
+
+def is_seeded(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
+    """Every random draw comes from a completion's own seed."""
+    torch.manual_seed(1)
+    first = estimator(inputs)
+    torch.manual_seed(2)
+    return None if torch.equal(first, estimator(inputs)) else "two calls with the same seeds give different importance"
+
+
+def is_each_completions_own(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
+    """Neither the other completions of a micro-batch nor padding change it."""
+    together = estimator(inputs)
+    for row in range(len(inputs.batch)):
+        alone = estimator(inputs.rows(torch.tensor([row])))[0]
+        width, largest = len(alone), float(together[row].abs().max())
+        off = float((together[row, :width] - alone).abs().max())
+        if off > TOLERANCE * largest:
+            return f"completion {row} alone has an importance that is off by {off / largest:.1%} of its largest one"
+    return None
+
+
+def leaves_the_policy_alone(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
+    """In the update it is called between the forward and the backward pass: both must be as they would be without it."""
+    model, temperature = inputs.model, 1.0
+
+    def gradient(with_signal: bool) -> Tensor:
+        model.zero_grad(set_to_none=True)
+        scores = score_completions(model, inputs.batch, temperature=temperature)
+        if with_signal:
+            estimator(replace(inputs, scores=scores))
+        scores.logprobs.sum().backward()
+        found = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        model.zero_grad(set_to_none=True)
+        return torch.cat(found)
+
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    same = torch.allclose(gradient(True), gradient(False), rtol=1e-4, atol=1e-6)
+    if not all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True)):
+        return "it changes the policy's weights"
+    return None if same else "it changes the gradient of the policy: use torch.autograd.grad, not backward()"
+
+
+CONTRACT = {
+    "(B, T) in float32, finite, not negative, 0 outside the reasoning": gives_importance,
+    "random draws come from the completions' seeds": is_seeded,
+    "a completion's importance depends on no other one and not on padding": is_each_completions_own,
+    "weights and gradient of the policy stay as they are": leaves_the_policy_alone,
+}
+
+
+def what_it_finds(estimator: ImportanceEstimator, subject: Subject) -> dict[str, float]:
+    """Means over completions; seconds of the signal over those of the forward that scores."""
+    inputs, masks = subject.inputs, subject.masks
+    seconds, found = timed(lambda: estimator(inputs))
+    forward, _ = timed(lambda: score_completions(inputs.model, inputs.batch, temperature=1.0).logprobs)
+    signal = by_completion(found, masks)
+    exact = by_completion(PerturbationImportance()(inputs), masks)
+    return {
+        "rank_agreement_with_oar_p": mean(spearman(one, other) for one, other in zip(signal, exact, strict=True)),
+        "recall_of_causal_tokens": mean(
+            recall_at_truth(*pair) for pair in zip(signal, subject.truth.causal, strict=True)
+        ),
+        "share_of_causal_tokens": mean(causal.mean() for causal in subject.truth.causal),
+        "seconds_per_scoring_forward": seconds / forward,
+    }
+
+
+def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    """Seconds of the second of two calls, and what it gave."""
+    work()
+    started = time.perf_counter()
+    found = work()
+    return time.perf_counter() - started, found
+
+
+def mean(values: Iterator[float]) -> float:
+    """Over the completions where it is defined."""
+    return float(np.nanmean(list(values)))
+
+
+if __name__ == "__main__":
+    main()

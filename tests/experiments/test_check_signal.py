@@ -1,0 +1,122 @@
+"""The check of a signal finds what breaks the contract, and the worked example of docs/OWN_SIGNAL.md works as it stands."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from experiments.check_signal import CONTRACT, complaint
+from oar.common.errors import ConfigError
+from oar.integrations.methods import estimator_named
+from oar.method.importance import (
+    CreditInputs,
+    EntropyImportance,
+    GradientImportance,
+    GradientNormImportance,
+    PerturbationImportance,
+    RandomImportance,
+)
+from oar.method.probes import AnswerMeanProbe
+from tests.models import credit_inputs, random_batch
+
+ROOT = Path(__file__).parents[2]
+Signal = Callable[[CreditInputs], Tensor]
+
+
+def broken_parts(signal: Signal) -> list[str]:
+    inputs = credit_inputs(random_batch(0), AnswerMeanProbe())
+    found = {what: complaint(holds, signal, inputs) for what, holds in CONTRACT.items()}
+    return [problem for problem in found.values() if problem]
+
+
+@pytest.mark.parametrize(
+    "signal",
+    [PerturbationImportance(), GradientImportance(), GradientNormImportance(), EntropyImportance(), RandomImportance()],
+)
+def test_our_own_signals_keep_the_contract(signal: Signal) -> None:
+    assert broken_parts(signal) == []
+
+
+def entropy(inputs: CreditInputs) -> Tensor:
+    return inputs.scores.entropy * inputs.batch.reasoning_mask
+
+
+def trains_the_policy(inputs: CreditInputs) -> Tensor:
+    next(inputs.model.parameters()).data.add_(0.1)
+    return entropy(inputs)
+
+
+def leaves_gradients(inputs: CreditInputs) -> Tensor:
+    with torch.enable_grad():
+        inputs.model(input_ids=inputs.batch.input_ids).logits.sum().backward()
+    return entropy(inputs)
+
+
+BROKEN: dict[str, tuple[Signal, str]] = {
+    "shape": (lambda given: torch.zeros(2, 3), r"of shape \(4, \d+\) in torch.float32, but gave \(2, 3\)"),
+    "precision": (lambda given: entropy(given).double(), "float64"),
+    "sign": (lambda given: -entropy(given), "must be finite, 0 or more"),
+    "not a number": (lambda given: entropy(given) / 0.0 * 0.0, "must be finite"),
+    "mask": (lambda given: given.scores.entropy + 1.0, "not 0 outside the reasoning mask"),
+    "nothing": (lambda given: entropy(given) * 0, "0 everywhere"),
+    "seeds": (lambda given: torch.rand(given.batch.reasoning_mask.shape) * given.batch.reasoning_mask, "same seeds"),
+    "others": (lambda given: entropy(given) / entropy(given).sum(), r"completion 0 alone .* is off by \d"),
+    "weights": (trains_the_policy, "changes the policy's weights"),
+    "gradient": (leaves_gradients, "changes the gradient of the policy"),
+    "error": (lambda given: torch.zeros(given.batch.nothing), r"raises AttributeError in .*test_check_signal.py:\d+: "),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_broken_is_named(what: str) -> None:
+    signal, problem = BROKEN[what]
+    assert any(re.search(problem, found) for found in broken_parts(signal)), broken_parts(signal)
+
+
+@pytest.fixture
+def own_files(tmp_path: Path) -> Path:
+    """The files of docs/OWN_SIGNAL.md."""
+    text = (ROOT / "docs" / "OWN_SIGNAL.md").read_text()
+    python, method = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))  # type: ignore[index]
+    (tmp_path / "my_signal.py").write_text(python)
+    file = tmp_path / "my_conf" / "method" / f"{yaml.safe_load(method)['name']}.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(method)
+    return tmp_path
+
+
+def test_the_class_of_the_page_keeps_the_contract_in_trl_too(own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(own_files)
+    assert broken_parts(estimator_named("my_signal.EntropyChange", "pad")) == []
+    with pytest.raises(ConfigError, match=r"my_signal\.EntropyChance, which is not there"):
+        estimator_named("my_signal.EntropyChance", "pad")
+
+
+def program(name: str, folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
+    own = ("method=entropy_change", "allow_targets=[my_signal]", *overrides, "--config-dir", str(folder / "my_conf"))
+    command = [sys.executable, "-m", f"experiments.{name}", *own]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.system
+def test_the_page_works_as_it_stands(own_files: Path) -> None:
+    done = program("check_signal", own_files, "problems=4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["method"], answer["broken"]) == ("entropy_change", [])
+    assert 0 < answer["recall_of_causal_tokens"] < 1
+
+
+def test_the_page_plans(own_files: Path) -> None:
+    done = program("plan", own_files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "entropy_change" in done.stdout
