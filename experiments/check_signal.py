@@ -35,7 +35,7 @@ TOLERANCE = 0.05  # of a completion's largest importance: OAR-G, a difference of
 
 
 @dataclass(kw_only=True)
-class CheckConfig(TrainConfig):
+class CheckSignalConfig(TrainConfig):
     """A run's configuration and how much of it is looked at; see conf/check_signal.yaml."""
 
     problems: int
@@ -49,7 +49,7 @@ class CheckConfig(TrainConfig):
 @entry
 def main(config: DictConfig) -> None:
     """Print a line for each part of the contract, then what the signal finds; exit code 1 where a part is broken."""
-    cfg = validated(config, CheckConfig)
+    cfg = validated(config, CheckSignalConfig)
     estimator: ImportanceEstimator = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
     torch.set_num_threads(cfg.learner.threads)
     subject = completions(cfg)
@@ -67,7 +67,7 @@ def main(config: DictConfig) -> None:
     sys.exit(1 if broken else 0)
 
 
-def completions(cfg: CheckConfig) -> Subject:
+def completions(cfg: CheckSignalConfig) -> Subject:
     """Completions with an answer, graded and scored, and what is known of their tokens."""
     folder = model_folder(cfg.model, print)
     model, task = load_policy(folder, cfg.model.dtype), Task(load_tokenizer(folder), cfg.model.marker)

@@ -21,6 +21,7 @@ from oar.analysis.claims.ledger import ledger
 from oar.command_line.overrides import CONF
 from oar.config import validated
 from tests.config.test_config import composed
+from tests.own_signal import write_own_signal
 
 ROOT = CONF.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").iterdir())]
@@ -67,11 +68,19 @@ def programs(words: list[str]) -> list[tuple[str, list[str]]]:
     return [(name.removeprefix("experiments."), arguments) for name, *arguments in started if name != "pytest"]
 
 
+def program_module(name: str) -> ModuleType:
+    """A file of experiments/, or the `__main__` of a folder."""
+    package = (ROOT / "experiments" / name).is_dir()
+    return importlib.import_module(f"experiments.{name}.__main__" if package else f"experiments.{name}")
+
+
 def compose_and_validate(name: str, arguments: list[str], folder: Path) -> None:
     """Compose the configuration of experiments/NAME with these arguments, every run of a sweep, and validate it."""
-    module = importlib.import_module(f"experiments.{name}")
+    module = program_module(name)
     given = get_args_parser().parse_args(arguments)
     own = [one for one in given.overrides if not one.startswith("hydra")]
+    if given.config_dir:  # that of docs/OWN_SIGNAL.md
+        own.append(f"hydra.searchpath=[file://{write_own_signal(folder)}]")
     runs = [own]
     if given.multirun:
         parsed = OverridesParser.create().parse_overrides(own)
@@ -82,8 +91,7 @@ def compose_and_validate(name: str, arguments: list[str], folder: Path) -> None:
 
 def parse(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program with arguments in place of a configuration: read them, and go no further."""
-    package = (ROOT / "experiments" / name).is_dir()
-    module = importlib.import_module(f"experiments.{name}.__main__" if package else f"experiments.{name}")
+    module = program_module(name)
     read = ArgumentParser.parse_args
 
     def read_only(self: ArgumentParser, given: list[str]) -> None:

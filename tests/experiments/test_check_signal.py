@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
 from experiments.check_signal import CONTRACT, complaint
@@ -26,6 +25,7 @@ from oar.method.importance import (
 )
 from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch
+from tests.own_signal import write_own_signal
 
 ROOT = Path(__file__).parents[2]
 Signal = Callable[[CreditInputs], Tensor]
@@ -83,13 +83,7 @@ def test_what_is_broken_is_named(what: str) -> None:
 
 @pytest.fixture
 def own_files(tmp_path: Path) -> Path:
-    """The files of docs/OWN_SIGNAL.md."""
-    text = (ROOT / "docs" / "OWN_SIGNAL.md").read_text()
-    python, method = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))  # type: ignore[index]
-    (tmp_path / "my_signal.py").write_text(python)
-    file = tmp_path / "my_conf" / "method" / f"{yaml.safe_load(method)['name']}.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text(method)
+    write_own_signal(tmp_path)
     return tmp_path
 
 
