@@ -39,7 +39,12 @@ def curves_figure(
     figure.update_xaxes(title_text=AXES[axis], rangemode="tozero")
     legend = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"}
     return figure.update_layout(
-        template="none", height=ROW_PIXELS * rows + 150, margin_b=120, hovermode="x unified", legend=legend
+        template="none",
+        height=ROW_PIXELS * rows + 150,
+        margin_b=120,
+        hovermode="x unified",
+        hoverlabel_namelength=-1,  # names in full
+        legend=legend,
     )
 
 
@@ -47,7 +52,7 @@ def stages_figure(medians: pd.DataFrame) -> go.Figure:
     """Stacked bars of seconds; `medians`: see `experiments.dashboard.tables.stage_medians`."""
     names = [html.escape(name) for name in medians.index]
     bars = [go.Bar(x=medians[stage], y=names, name=stage, orientation="h") for stage in medians if stage != TOTAL]
-    layout = {"barmode": "stack", "template": "none", "height": 120 + 30 * len(names), "margin_l": 160}
+    layout = {"barmode": "stack", "template": "none", "height": 120 + 30 * len(names), "yaxis_automargin": True}
     return go.Figure(bars).update_layout(**layout, yaxis_autorange="reversed", xaxis_title="seconds, median")
 
 

@@ -85,7 +85,7 @@ def _view(
     return SectionView(
         name=section.name,
         figures=[
-            figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"{section.name}-{at}")
+            figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"{section.name.replace(' ', '-')}-{at}")
             for at, figure in enumerate(figures)
         ],
         tables=tables,
