@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly import graph_objects as go
 
 from experiments.dashboard.figures import curves_figure, stages_figure
 from experiments.dashboard.logged import Logged
 from experiments.dashboard.runs import SAMPLES, Line, Section, lines_of, metrics_of, other_differences, sections_of
-from experiments.dashboard.samples import kept_samples
+from experiments.dashboard.samples import last_samples
 from experiments.dashboard.tables import Table, stage_medians, stage_table, tier_tables
+from experiments.shared.templates import rendered
+
+TEMPLATE = Path(__file__).parent / "page.html.jinja"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,14 @@ def dashboard_html(
     """
     configs = [one.config for one in runs]
     lines, names = lines_of(configs), set(chain.from_iterable(one.metrics for one in runs))
-    problems, notes = kept_samples([one.run for one in runs], lines, samples, folder)
+    problems, notes = last_samples([one.run for one in runs], lines, samples, folder)
     if problems:
         names.add(SAMPLES)
     different = other_differences(configs)
     if different and len(lines) > 1:
         notes.insert(0, f"These runs do not differ in the method alone: {', '.join(different)}.")
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return templates.get_template("page.html.jinja").render(
+    return rendered(
+        TEMPLATE,
         title=title,
         notes=notes,
         lines=lines,

@@ -1,4 +1,4 @@
-"""Completions for the dashboard's page: of every run the last that it kept, problems that several runs share before others."""
+"""Completions for the dashboard's page: of every run the last that it saved, problems that several runs share before others."""
 
 import math
 import os
@@ -29,7 +29,7 @@ class Shown:
 
     @property
     def tokens(self) -> Iterator[tuple[str, str, str]]:
-        """Text, what is said of the token, and the colour behind it ("" where it takes no weight)."""
+        """Text, its weight in words, and the colour behind it ("" where it takes no weight)."""
         scored, segments = self.sample.reasoning_tokens, self.sample.segments
         for at, text in enumerate(pieces(self.sample.tokens, self.sample.completion)):
             if at < scored:
@@ -46,7 +46,7 @@ def colour(weight: float) -> str:
     return f"rgb({'0 114 178' if weight > 1 else '230 159 0'} / {0.7 * strength:.2f})"
 
 
-def kept_samples(
+def last_samples(
     runs: Sequence[Run], lines: Sequence[Line], count: int, folder: Path
 ) -> tuple[list[list[Shown]], list[str]]:
     """At most `count` completions of each run, those of one problem together; and notes on what is missing.

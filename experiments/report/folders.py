@@ -11,7 +11,7 @@ REFERENCE, INSPECTOR = "reference", "inspector"  # what the paper says; pages of
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """A page that an experiment wrote: Markdown, where its numbers come from (None: not said), its tables."""
+    """A page that an experiment wrote: Markdown, where its numbers come from (None: not recorded), its tables."""
 
     folder: Path
     file: Path

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from experiments.report.folders import INSPECTOR, ResultPage, read_results
 from experiments.report.markdown import PageView, page_view
 from experiments.report.summary import Answer, summary
+from experiments.shared.templates import rendered
 from oar.analysis.reports.study_page import UNWRITTEN
 from oar.common.errors import DataError
 
+TEMPLATE = Path(__file__).parent / "page.html.jinja"
 REST = "More results"  # of folders that no section names
 
 
@@ -56,10 +56,8 @@ def report_html(results: Path, output: Path, sections: Sequence[Section], made: 
     notes += [fault for _, view in views.values() for fault in view.faults]
     named = {name for section in sections for name in section.experiments}
     rest = {name: "" for name in views if name not in named}
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    text = templates.get_template("page.html.jinja").render(
+    text = rendered(
+        TEMPLATE,
         answers=answers,
         by_folder=_by_folder(answers),
         base=base,

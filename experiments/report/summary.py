@@ -1,6 +1,6 @@
-"""What a reader is told first: each of the main questions, answered with numbers that are read from tables of results/.
+"""What a reader sees first: each of the main questions, answered with numbers that are read from tables of results/.
 
-A sentence says "above" or "below" only where the interval leaves the other value out. What was not measured is said to be
+A sentence says "above" or "below" only where the interval leaves the other value out. What was not measured is reported as
 missing, never guessed.
 """
 
@@ -51,11 +51,11 @@ def summary(results: Path) -> tuple[list[Answer], list[str]]:
         for file in files:
             frame, folder = _read(file), file.parent.name
             asked = question if folder == TABLE1 or "*" not in pattern else f"{question} ({folder})"
-            told = None if frame is None else answer(asked, frame, f"{folder}/{file.name}")
-            if told is None:
+            made = None if frame is None else answer(asked, frame, f"{folder}/{file.name}")
+            if made is None:
                 missing.append(f"{file.parent.name}/{file.name} does not hold what “{question}” is answered from.")
             else:
-                answers.append(told)
+                answers.append(made)
     return answers, missing
 
 
@@ -103,9 +103,9 @@ def does_it_matter(question: str, table: pd.DataFrame, source: str) -> Answer | 
     records, other = rows.to_dict("records"), rows["against"].iloc[0]
     above = list(dict.fromkeys(row["name"] for row in records if row["kind"] == METHOD and row["low"] > 0))
     short = f"{_are(above)} above {other}." if above else f"No method is shown to be above {other}."
-    named = {METHOD: "Methods", CONTROL: "Controls", ORACLE: "Oracles, which are told the tokens that matter"}
+    named = {METHOD: "Methods", CONTROL: "Controls", ORACLE: "Oracles, which know the tokens that matter"}
     sentences = [
-        f"{name}: {_told([row for row in records if row['kind'] == of])}."
+        f"{name}: {_grouped([row for row in records if row['kind'] == of])}."
         for of, name in named.items()
         if (rows["kind"] == of).any()
     ]
@@ -124,8 +124,8 @@ def does_it_matter(question: str, table: pd.DataFrame, source: str) -> Answer | 
     ]
     head = ["", "metric", f"minus {other}, points [95 %]", "seeds", "seeds to show it", "smallest shown"]
     first = [row for row in records if (row["metric"], row["kind"]) == (records[0]["metric"], records[0]["kind"])]
-    told = [f"{row['name']} {_points(row)}" for row in first]
-    line = f"{first[0]['metric']}, points: {'; '.join(told)}."
+    values = [f"{row['name']} {_points(row)}" for row in first]
+    line = f"{first[0]['metric']}, points: {'; '.join(values)}."
     return Answer(question, short, line, sentences, head, lines, source)
 
 
@@ -159,12 +159,12 @@ def what_it_costs(question: str, table: pd.DataFrame, source: str) -> Answer | N
     ratio = {name: steps.loc[name, ["step_ratio", "step_ratio_q1", "step_ratio_q3"]].tolist() for name in methods}
     cells = {label(name): f"{middle:.2f} [{low:.2f}, {high:.2f}]" for name, (middle, low, high) in ratio.items()}
     ends = [f"{ratio[name][0]:.2f} ({label(name)})" for name in (methods[0], methods[-1])]
-    told = ", ".join(f"{name} {cell}" for name, cell in cells.items())
+    values = ", ".join(f"{name} {cell}" for name, cell in cells.items())
     return Answer(
         question,
         f"A step takes {' to '.join(ends)} of GRPO's.",
-        f"{told}.",
-        [f"Median seconds of a whole training step with the engine, in GRPO's, with quartiles: {told}."],
+        f"{values}.",
+        [f"Median seconds of a whole training step with the engine, in GRPO's, with quartiles: {values}."],
         ["", "step / GRPO's [quartiles]"],
         [[name, cell] for name, cell in cells.items()],
         source,
@@ -218,7 +218,7 @@ def _read(file: Path) -> pd.DataFrame | None:
     return None if found.empty else found
 
 
-def _told(records: Sequence[dict[Any, Any]]) -> str:
+def _grouped(records: Sequence[dict[Any, Any]]) -> str:
     """By what their intervals say: who is above, below, or neither."""
     groups: dict[str, list[str]] = {"above": [], "below": [], "not told apart": [], "without interval": []}
     for row in records:

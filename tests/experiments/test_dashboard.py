@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from playwright.sync_api import expect, sync_playwright
+from plotly.offline import get_plotlyjs
 
 from experiments.dashboard.__main__ import DashboardConfig, as_page
 from experiments.dashboard.figures import averages, curves_figure, smoothed, stages_figure
 from experiments.dashboard.logged import Logged, find_runs, read_logged
 from experiments.dashboard.page import dashboard_html
 from experiments.dashboard.runs import SAMPLES, SECTIONS, Panel, lines_of, metrics_of, other_differences, sections_of
-from experiments.dashboard.samples import kept_samples
+from experiments.dashboard.samples import last_samples
 from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
 from oar.analysis.reports.figures import COLOURS
 from oar.common.errors import ConfigError
@@ -21,6 +23,7 @@ from tests.config.test_config import composed
 from tests.experiments.dashboard_runs import small_runs
 from tests.experiments.inspector_pages import ATTACK
 from tests.experiments.test_inspector import Elements
+from tests.experiments.test_inspector_browser import CHROMIUM, QUIET
 
 REAL = Path(__file__).parents[2] / "results" / "embedded"
 
@@ -188,7 +191,7 @@ def test_tables_and_stages_by_hand(tmp_path: Path) -> None:
 def test_completions_of_one_problem_stand_together(tmp_path: Path) -> None:
     runs = [read_logged(folder).run for folder in find_runs([small_runs(tmp_path)])]
     lines = lines_of([read_logged(run.folder).config for run in runs])
-    problems, notes = kept_samples(runs, lines, 1, tmp_path / "page")
+    problems, notes = last_samples(runs, lines, 1, tmp_path / "page")
     assert notes == []
     (shown,) = problems  # the problem that both runs have, though another stands first
     assert [(one.sample.problem, one.line, one.step, one.link) for one in shown] == [
@@ -220,7 +223,7 @@ def test_completions_of_another_version_are_named_and_left_out(tmp_path: Path) -
     folder = small_runs(tmp_path)
     (folder / "grpo-seed1" / "samples.jsonl").write_text('{"step": 1, "completion": "5"}\n')
     runs = [read_logged(one) for one in find_runs([folder])]
-    problems, notes = kept_samples([one.run for one in runs], lines_of([one.config for one in runs]), 4, folder)
+    problems, notes = last_samples([one.run for one in runs], lines_of([one.config for one in runs]), 4, folder)
     assert {one.run for shown in problems for one in shown} == {"oar_g-seed1"}
     assert any("Completions of grpo-seed1 are left out" in note for note in notes)
 
@@ -240,6 +243,24 @@ def test_the_page_loads_plotly_from_beside_it_and_holds_text_as_text(tmp_path: P
     # Plotly reads tags in names: there it has to be text twice.
     assert renamed.name not in text
     assert '"name":"&lt;img src=x' in text.replace("\\u0026", "&")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+def test_plotly_draws_the_page_without_a_network(tmp_path: Path) -> None:
+    runs = [read_logged(one) for one in find_runs([small_runs(tmp_path)])]
+    text = dashboard_html(ATTACK, runs, folder=tmp_path, axis="step", points=9, samples=4, provenance={})
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    (tmp_path / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
+    wrong: list[str] = []
+    with sync_playwright() as driver:
+        page = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET).new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url))
+        page.goto((tmp_path / "page.html").as_uri())
+        expect(page.locator(".js-plotly-plot")).to_have_count(text.count("Plotly.newPlot"))
+        expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible()
+        assert wrong == [page.url, (tmp_path / "plotly.min.js").as_uri()]
+        assert page.locator("img").count() == 0
 
 
 def test_the_entry_point_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def test_a_page_shows_what_people_concluded_and_where_its_numbers_come_from(repo
     assert "<p>Boost <strong>alone</strong> is enough.</p>" in text
     assert "Measured by python -m experiments.x, commit c0ffee123, 2026-01-02" in text
     assert "gating/gating.parquet" in text
-    assert "Where these numbers come from is not said." in article(report, "odd_one")
+    assert "Where these numbers come from is not recorded." in article(report, "odd_one")
 
 
 def test_a_page_nobody_has_read_is_said_to_be_one(results: Path, tmp_path: Path) -> None:
