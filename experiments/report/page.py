@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.report.folders import INSPECTOR, ResultPage, read_results
 from experiments.report.markdown import PageView, page_view
-from experiments.report.summary import Answer, summary
+from experiments.report.summary import summary
 from experiments.shared.templates import rendered
 from oar.analysis.reports.study_page import UNWRITTEN
 from oar.common.errors import DataError
@@ -59,7 +59,6 @@ def report_html(results: Path, output: Path, sections: Sequence[Section], made: 
     text = rendered(
         TEMPLATE,
         answers=answers,
-        by_folder=_by_folder(answers),
         base=base,
         chapters=[*sections, *([Section(REST, rest)] if rest else [])],
         views=views,
@@ -81,10 +80,3 @@ def _unread(views: Mapping[str, tuple[ResultPage, PageView]]) -> Iterator[str]:
     for name, (_, view) in views.items():
         if view.conclusion is not None and UNWRITTEN in view.conclusion:
             yield f"{name}: nobody has written down what follows from its numbers."
-
-
-def _by_folder(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    found: dict[str, list[Answer]] = {}
-    for answer in answers:
-        found.setdefault(answer.folder, []).append(answer)
-    return found

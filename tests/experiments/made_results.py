@@ -6,11 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.inspect_credit.page import inspector_html
 from experiments.report.page import Section
 from oar.analysis.reports.differences import DIFFERENCES
 from oar.analysis.reports.study_page import CLOSED, OPENED, UNWRITTEN, StudyPage, write_study
-from tests.experiments.inspector_pages import small_page
 
 ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{ made }}"
 CONCLUSION = "Boost **alone** is enough."
@@ -117,7 +115,7 @@ def make_results(results: Path) -> Path:
     page = gating / "gating.md"
     page.write_text(page.read_text().replace(UNWRITTEN, CONCLUSION))
     (results / "inspector").mkdir()
-    (results / "inspector" / "step_000001.html").write_text(inspector_html(small_page()))
+    (results / "inspector" / "step_000001.html").touch()
     (results / "reference").mkdir()
     write_folder(
         results / "odd_one",

@@ -1,6 +1,5 @@
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
@@ -15,25 +14,9 @@ from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from oar.statistics.intervals import ENDS
 from tests.experiments.made_results import ATTACK, CONCLUSION, SECTIONS, make_results, recall_table, write_folder
+from tests.experiments.test_inspector import Elements
 
 ROOT = Path(__file__).parents[2]
-
-
-class Elements(HTMLParser):
-    """Every element with its attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def of(self, tag: str, attribute: str) -> list[str]:
-        return [
-            str(attributes[attribute]) for name, attributes in self.found if name == tag and attribute in attributes
-        ]
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +37,10 @@ def test_every_link_and_picture_leads_to_a_file_or_into_the_page(results: Path, 
     elements = Elements(report.text)
     folder = results.parent / "pages"
     folder.mkdir()
-    ids = {attributes.get("id") for _, attributes in elements.found}
-    pictures = elements.of("img", "src")
+    ids = {one.get("id") for one in elements.attributes}
+    pictures = [str(one["src"]) for one in elements.attributes if "src" in one]
     assert sorted(Path(source).name for source in pictures) == ["gating.png", "recall.png", "second.png", "unnamed.png"]
-    links = [*elements.of("a", "href"), *pictures]
+    links = [*(str(one["href"]) for one in elements.attributes if "href" in one), *pictures]
     assert {"../results/recall/recall.md#numbers", "../docs/METHOD.md", "../results/embedded/claims.csv"} <= set(links)
     assert "../results/inspector/step_000001.html" in links
     for link in links:
@@ -70,11 +53,11 @@ def test_every_link_and_picture_leads_to_a_file_or_into_the_page(results: Path, 
 
 def test_text_of_results_stays_text(report: Report) -> None:
     elements = Elements(report.text)
-    assert not {"script", "iframe", "link"} & {tag for tag, _ in elements.found}
-    assert not [name for _, attributes in elements.found for name in attributes if name.startswith("on")]
-    assert not [link for link in elements.of("a", "href") if link.startswith("javascript")]
-    (policy,) = elements.of("meta", "content")[:1]
-    assert policy.startswith("default-src 'none'; img-src 'self' file:;")
+    assert not {"script", "iframe", "link"} & set(elements.tags)
+    assert not [name for one in elements.attributes for name in one if name.startswith("on")]
+    assert not [one for one in elements.attributes if str(one.get("href")).startswith("javascript")]
+    (policy,) = (one["content"] for one in elements.attributes if "http-equiv" in one)
+    assert str(policy).startswith("default-src 'none'; img-src 'self' file:;")
     # in the title, the conclusion, the claims (twice) and the provenance of Table 1, and in a title below
     assert report.text.count("&lt;script&gt;document.title=") == 6
     assert "{{ made }}" in report.text, "what a page says is not filled in"
