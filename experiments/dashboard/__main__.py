@@ -5,8 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from omegaconf import DictConfig
+from plotly.offline import get_plotlyjs
 
-from experiments.dashboard.page import dashboard_html, find_runs, read_logged
+from experiments.dashboard.figures import AXES
+from experiments.dashboard.logged import find_runs, read_logged
+from experiments.dashboard.page import dashboard_html
 from oar.command_line.entry import entry
 from oar.common.files import write_text_atomic
 from oar.common.provenance import ROOT, collect_provenance, git_state
@@ -14,7 +17,7 @@ from oar.config import validated
 from oar.config.checks import one_of, require
 from oar.runs.tracking import quiet_wandb
 
-PAGE = "dashboard.html"
+PAGE, SCRIPT = "dashboard.html", "plotly.min.js"
 
 
 @dataclass
@@ -29,12 +32,14 @@ class DashboardConfig:
     workspace: str | None
     report: str | None
     runs: list[str]
+    axis: str
     points: int
     samples: int
     output_dir: str
 
     def __post_init__(self) -> None:
         one_of("to", self.to, ("wandb", "page"))
+        one_of("axis", self.axis, tuple(AXES))
         require(self.points >= 2, "points", "2 or more", self.points)
         require(self.samples >= 0, "samples", "0 or more", self.samples)
 
@@ -64,13 +69,22 @@ def at_wandb(cfg: DashboardConfig) -> None:
 
 
 def as_page(cfg: DashboardConfig) -> None:
-    """One HTML page of local runs."""
+    """One HTML page of local runs, and plotly's script beside it."""
     started, git = datetime.now(UTC), git_state(ROOT)
     runs = [read_logged(folder) for folder in find_runs(cfg.runs)]
     made = collect_provenance(asdict(cfg), started=started, git=git)
     path = Path(cfg.output_dir) / PAGE
-    text = dashboard_html(cfg.title, runs, folder=path.parent, points=cfg.points, samples=cfg.samples, provenance=made)
+    text = dashboard_html(
+        cfg.title,
+        runs,
+        folder=path.parent,
+        axis=cfg.axis,
+        points=cfg.points,
+        samples=cfg.samples,
+        provenance=made,
+    )
     write_text_atomic(path, text)
+    write_text_atomic(path.with_name(SCRIPT), get_plotlyjs())
     print(f"{path}: {len(runs)} runs, {len(text) / 1e6:.1f} MB")
 
 

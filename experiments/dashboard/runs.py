@@ -111,7 +111,7 @@ SECTIONS = (
     ),
     Section(
         "Completions",
-        [Panel(SAMPLES, "Sample completions with weights", "what each run kept of its last such step", "samples")],
+        [Panel(SAMPLES, "Sample completions with weights", "saved at each run's last such step", "samples")],
     ),
 )
 
@@ -192,7 +192,7 @@ def lines_of(configs: Sequence[Mapping[str, Any]]) -> list[Line]:
     """
     flat = [flatten(config) for config in configs]
     methods = [BASE if config.get("learner.steps") == 0 else str(config[METHOD]) for config in flat]
-    keys = _told_apart_by(methods, flat)
+    keys = _distinguishing_keys(methods, flat)
     groups: dict[tuple[Any, ...], list[int]] = {}
     for at, (method, config) in enumerate(zip(methods, flat, strict=True)):
         own = [None if method == BASE else config.get(key) for key in keys]
@@ -220,7 +220,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _told_apart_by(methods: Sequence[str], flat: Sequence[Mapping[str, Any]]) -> list[str]:
+def _distinguishing_keys(methods: Sequence[str], flat: Sequence[Mapping[str, Any]]) -> list[str]:
     found: list[str] = []
     for method in dict.fromkeys(methods):
         of_method = [config for name, config in zip(methods, flat, strict=True) if name == method]
@@ -240,8 +240,8 @@ def _differing(flat: Sequence[Mapping[str, Any]], *, own: bool = False) -> list[
 def _name(group: Sequence[Any], keys: Sequence[str]) -> str:
     short = [key.rsplit(".", 1)[-1] for key in keys]
     names = [key if short.count(last) > 1 else last for key, last in zip(keys, short, strict=True)]
-    told = [f"{name} {_text(value)}" for name, value in zip(names, group[1:], strict=True) if value is not None]
-    return ", ".join([label(group[0]), *told])
+    values = [f"{name} {_text(value)}" for name, value in zip(names, group[1:], strict=True) if value is not None]
+    return ", ".join([label(group[0]), *values])
 
 
 def _text(value: Any) -> str:

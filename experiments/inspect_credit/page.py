@@ -1,13 +1,13 @@
 """The credit inspector's page: completions and token signals in, one HTML text out that needs nothing beside it.
 
-The page's own parts are oar/analysis/reports/web/inspector.{html,css,js}. What comes from completions is shown as text.
+The page's own parts are web/inspector.{html,css,js}. What comes from completions is shown as text.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from experiments.inspect_credit.html import short, whole_page
 from experiments.inspect_credit.token_signal import TokenSignal, rank_agreement
-from oar.analysis.reports.html import short, whole_page
 from oar.common.errors import DataError
 from oar.learner.samples import Sample, pieces
 
@@ -29,7 +29,7 @@ class InspectorPage:
 
 def inspector_html(page: InspectorPage) -> str:
     """The page as text. Raises DataError where a signal is not of these completions."""
-    return whole_page("inspector", page.title, page_data(page))
+    return whole_page(page.title, page_data(page))
 
 
 def page_data(page: InspectorPage) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""Everything that was measured, on one page: `python -m experiments.report` turns results/ into results/report.html."""
+"""Everything that was measured, on one page of links: `python -m experiments.report` writes results/report.html."""

@@ -1,11 +1,10 @@
-"""Everything that was measured, on one page: `python -m experiments.report` turns results/ into results/report.html."""
+"""Everything that was measured, on one page of links: `python -m experiments.report` writes results/report.html."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from experiments.report.folders import slug
 from experiments.report.page import Section, report_html
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
@@ -31,7 +30,7 @@ class ReportConfig:
     sections: list[SectionConfig]
 
     def __post_init__(self) -> None:
-        names = [slug(name) for section in self.sections for name in section.experiments]
+        names = [name for section in self.sections for name in section.experiments]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"sections must name every folder once, but name {', '.join(twice)} more often.")
@@ -43,16 +42,12 @@ def main(config: DictConfig) -> None:
     cfg = validated(config, ReportConfig)
     results, output = Path(cfg.results), Path(cfg.output)
     sections = [Section(section.title, section.experiments) for section in cfg.sections]
-    report = report_html(results, output, sections, made())
+    commit = git_state(ROOT)["git_commit"]
+    made = f"Made by {command()} at commit {str(commit)[:9]}." if commit else f"Made by {command()}."
+    report = report_html(results, output, sections, made)
     write_text_atomic(output, report.text)
     print("\n".join(report.notes))
-    print(f"written to {output}: {len(report.text.encode()) / 1e6:.1f} MB")
-
-
-def made() -> str:
-    """What made the page: of the same results and code always the same words."""
-    commit = git_state(ROOT)["git_commit"]
-    return f"Made by {command()} at commit {str(commit)[:9]}." if commit else f"Made by {command()}."
+    print(f"written to {output}: {len(report.text.encode()) / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What results/ holds: a page for each experiment, and a sentence for each folder that is not as it should be."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ REFERENCE, INSPECTOR = "reference", "inspector"  # what the paper says; pages of
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """A page that an experiment wrote: Markdown, where its numbers come from (None: not said), its tables."""
+    """A page that an experiment wrote: Markdown, where its numbers come from (None: not recorded), its tables."""
 
     folder: Path
     file: Path
@@ -21,9 +20,16 @@ class ResultPage:
     tables: list[Path]
 
     @property
-    def slug(self) -> str:
-        """Of the folder: what a browser finds the page by."""
-        return slug(self.folder.name)
+    def name(self) -> str:
+        """Of the folder, by which conf/report.yaml names the experiment."""
+        return self.folder.name
+
+    @property
+    def measured_by(self) -> str:
+        """Command, commit and day, as far as the provenance has them."""
+        made = self.provenance or {}
+        commit = f"commit {str(made['git_commit'])[:9]}" if made.get("git_commit") else ""
+        return ", ".join(filter(None, [str(made.get("command", "")), commit, str(made.get("started", ""))[:10]]))
 
 
 def read_results(results: Path) -> tuple[list[ResultPage], list[str]]:
@@ -47,22 +53,16 @@ def read_results(results: Path) -> tuple[list[ResultPage], list[str]]:
             faults.append(
                 f"{folder.name} has no table beside its page (.csv or .parquet): its numbers cannot be checked."
             )
-        provenance = read_provenance(folder / "provenance.json")
+        provenance = _provenance(folder / "provenance.json")
         if provenance is None:
             faults.append(f"{folder.name} does not say where its numbers come from: its provenance.json is none.")
         pages.append(ResultPage(folder, files[0], text, provenance, tables))
     return pages, faults
 
 
-def read_provenance(path: Path) -> Mapping[str, Any] | None:
-    """A record of JSON; None where there is none."""
+def _provenance(path: Path) -> Mapping[str, Any] | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def slug(name: str) -> str:
-    """A name as it may stand in an address: lower case, hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,10 +1,9 @@
-"""What a reader is told first: each of the main questions, answered with numbers that are read from tables of results/.
+"""What a reader sees first: each of the main questions, answered with numbers that are read from tables of results/.
 
-A sentence says "above" or "below" only where the interval leaves the other value out. What was not measured is said to be
+A sentence says "above" or "below" only where the interval leaves the other value out. What was not measured is reported as
 missing, never guessed.
 """
 
-import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.report.charts import Dot, Panel, Row, dot_chart
 from oar.analysis.claims.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, VERDICTS, WITHIN
 from oar.analysis.reports.differences import DIFFERENCES, needed_text, one_seed
 from oar.analysis.reports.methods import CONTROL, METHOD, ORACLE, kind, label
@@ -27,18 +25,20 @@ SIGNS = {REPRODUCED: "✓", WITHIN: "≈", NOT_REPRODUCED: "✗", TOO_FEW: "?", 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question, the answer in a few words, sentences (HTML), a picture and a table (HTML), and the file they are read from.
-
-    link: the page of the report that holds the rest.
-    """
+    """A question, the answer in a few words and in one line of numbers with intervals, sentences, a table, its file."""
 
     question: str
     short: str
+    line: str
     sentences: Sequence[str]
-    chart: str
-    table: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
     source: str
-    link: str
+
+    @property
+    def folder(self) -> str:
+        """Of results/, where the source lies."""
+        return self.source.split("/")[0]
 
 
 def summary(results: Path) -> tuple[list[Answer], list[str]]:
@@ -51,11 +51,11 @@ def summary(results: Path) -> tuple[list[Answer], list[str]]:
         for file in files:
             frame, folder = _read(file), file.parent.name
             asked = question if folder == TABLE1 or "*" not in pattern else f"{question} ({folder})"
-            told = None if frame is None else answer(asked, frame, f"{folder}/{file.name}")
-            if told is None:
+            made = None if frame is None else answer(asked, frame, f"{folder}/{file.name}")
+            if made is None:
                 missing.append(f"{file.parent.name}/{file.name} does not hold what “{question}” is answered from.")
             else:
-                answers.append(told)
+                answers.append(made)
     return answers, missing
 
 
@@ -77,16 +77,11 @@ def which_tokens(question: str, table: pd.DataFrame, source: str) -> Answer | No
     methods = [name for name in signals if kind(name) == METHOD and name != CHANCE]
     best = located.loc[methods, "value"].idxmax()
     sentences = [
-        f"In {found['n'][CHANCE]:.0f} completions of model <code>{html.escape(model)}</code>, a token that carries the "
+        f"In {found['n'][CHANCE]:.0f} completions of model {model}, a token that carries the "
         f"computation outranks one that does not in {_all(methods, found)} of the pairs; {chance[CAUSAL]:.0%} is chance.",
         f"Where a completion goes wrong, the first wrong token is in the signal's top fifth in {_all(methods, located)} of "
-        f"{located['n'][CHANCE]:.0f}; {chance[ERROR]:.0%} is chance. {_name(best)} finds it most often: {_share(located, best)}.",
+        f"{located['n'][CHANCE]:.0f}; {chance[ERROR]:.0%} is chance. {label(best)} finds it most often: {_share(located, best)}.",
     ]
-    chart = dot_chart(
-        [Row(_signal(name), [_dot(found, name), _dot(located, name)], kind(name) != METHOD) for name in signals],
-        [Panel("finds causal tokens (AUC)", chance[CAUSAL]), Panel("first error in its top fifth", chance[ERROR])],
-        f"Signals by how well they find causal tokens and first errors, from {source}; the numbers stand in the table below.",
-    )
     lines = [[_signal(name), _interval(found, name), _interval(located, name)] for name in signals]
     head = ["signal", "AUC of causal tokens [95 %]", "first error in top fifth [95 %]"]
     above = [name for name in _paper(methods) if found["low"][name] > chance[CAUSAL]]
@@ -95,7 +90,9 @@ def which_tokens(question: str, table: pd.DataFrame, source: str) -> Answer | No
         if above
         else "OAR does no better than chance."
     )
-    return Answer(question, short, sentences, chart, html_table(head, lines), source, source.split("/")[0])
+    intervals = [f"{_signal(name)} {_interval(found, name)}" for name in (*_paper(methods), CHANCE)]
+    line = f"AUC of causal tokens: {'; '.join(intervals)}."
+    return Answer(question, short, line, sentences, head, lines, source)
 
 
 def does_it_matter(question: str, table: pd.DataFrame, source: str) -> Answer | None:
@@ -106,9 +103,9 @@ def does_it_matter(question: str, table: pd.DataFrame, source: str) -> Answer | 
     records, other = rows.to_dict("records"), rows["against"].iloc[0]
     above = list(dict.fromkeys(row["name"] for row in records if row["kind"] == METHOD and row["low"] > 0))
     short = f"{_are(above)} above {other}." if above else f"No method is shown to be above {other}."
-    named = {METHOD: "Methods", CONTROL: "Controls", ORACLE: "Oracles, which are told the tokens that matter"}
+    named = {METHOD: "Methods", CONTROL: "Controls", ORACLE: "Oracles, which know the tokens that matter"}
     sentences = [
-        f"<b>{name}</b>: {_told([row for row in records if row['kind'] == of])}."
+        f"{name}: {_grouped([row for row in records if row['kind'] == of])}."
         for of, name in named.items()
         if (rows["kind"] == of).any()
     ]
@@ -121,24 +118,15 @@ def does_it_matter(question: str, table: pd.DataFrame, source: str) -> Answer | 
             f"With {power['seeds'].min()} seeds, only differences of {least:.1f} to {most:.1f} points or more would be found "
             "four times in five; what is smaller may be there and not be seen."
         )
-    metrics = list(rows["metric"].unique())
-    by_name = {name: {row["metric"]: row for row in records if row["name"] == name} for name in rows["name"].unique()}
-    chart = dot_chart(
-        [
-            Row(
-                name, [_difference_dot(of.get(metric)) for metric in metrics], next(iter(of.values()))["kind"] != METHOD
-            )
-            for name, of in by_name.items()
-        ],
-        [Panel(f"{metric}, minus {other} (points)", 0.0) for metric in metrics],
-        f"Differences from {other}, from {source}; the numbers stand in the table below.",
-    )
     lines = [
         [row["name"], row["metric"], _points(row), str(row["seeds"]), row["needed"], _one_digit(row["smallest_shown"])]
         for row in records
     ]
     head = ["", "metric", f"minus {other}, points [95 %]", "seeds", "seeds to show it", "smallest shown"]
-    return Answer(question, short, sentences, chart, html_table(head, lines), source, source.split("/")[0])
+    first = [row for row in records if (row["metric"], row["kind"]) == (records[0]["metric"], records[0]["kind"])]
+    values = [f"{row['name']} {_points(row)}" for row in first]
+    line = f"{first[0]['metric']}, points: {'; '.join(values)}."
+    return Answer(question, short, line, sentences, head, lines, source)
 
 
 def _compared(table: pd.DataFrame) -> pd.DataFrame | None:
@@ -168,27 +156,18 @@ def what_it_costs(question: str, table: pd.DataFrame, source: str) -> Answer | N
     if not {"step_ratio", "step_ratio_q1", "step_ratio_q3"} <= set(steps.columns):
         return None
     methods = [name for name in steps.sort_values("step_ratio").index if name != "grpo"]
-    ratio = {name: Dot(*steps.loc[name, ["step_ratio", "step_ratio_q1", "step_ratio_q3"]]) for name in methods}
-    told = [f"{html.escape(label(name))} {dot.value:.2f}" for name, dot in ratio.items()]
-    first, last = label(methods[0]), label(methods[-1])
-    chart = dot_chart(
-        [Row(label(name), [dot]) for name, dot in ratio.items()],
-        [Panel("a training step, in GRPO's steps", 1.0)],
-        f"Seconds of a training step relative to GRPO, from {source}.",
-    )
-    lines = [[label(name), f"{dot.value:.2f} [{dot.low:.2f}, {dot.high:.2f}]"] for name, dot in ratio.items()]
-    short = (
-        f"A step takes {ratio[methods[0]].value:.2f} ({first}) to {ratio[methods[-1]].value:.2f} ({last}) of GRPO's."
-    )
-    sentences = [f"Median seconds of a whole training step with the engine, in GRPO's: {', '.join(told)}."]
+    ratio = {name: steps.loc[name, ["step_ratio", "step_ratio_q1", "step_ratio_q3"]].tolist() for name in methods}
+    cells = {label(name): f"{middle:.2f} [{low:.2f}, {high:.2f}]" for name, (middle, low, high) in ratio.items()}
+    ends = [f"{ratio[name][0]:.2f} ({label(name)})" for name in (methods[0], methods[-1])]
+    values = ", ".join(f"{name} {cell}" for name, cell in cells.items())
     return Answer(
         question,
-        short,
-        sentences,
-        chart,
-        html_table(["", "step / GRPO's [quartiles]"], lines),
+        f"A step takes {' to '.join(ends)} of GRPO's.",
+        f"{values}.",
+        [f"Median seconds of a whole training step with the engine, in GRPO's, with quartiles: {values}."],
+        ["", "step / GRPO's [quartiles]"],
+        [[name, cell] for name, cell in cells.items()],
         source,
-        source.split("/")[0],
     )
 
 
@@ -213,15 +192,14 @@ def what_became_of_the_claims(question: str, table: pd.DataFrame, source: str) -
     short = f"{borne_out} of the {len(tested) - open_ones} tests that could be made bear a claim out."
     if open_ones:
         short += f" For {open_ones} more there are too few seeds, or too short runs, to tell."
+    line = f"{len(table)} tests: {counts}."
     by_verdict = [(verdict, tested[tested["verdict"] == verdict]["paper_claim"].unique()) for verdict in VERDICTS]
-    sentences = [
-        f"{verdict.capitalize()}: {html.escape('; '.join(claims))}." for verdict, claims in by_verdict if len(claims)
-    ]
+    sentences = [f"{verdict.capitalize()}: {'; '.join(claims)}." for verdict, claims in by_verdict if len(claims)]
     sentences.append(
-        f"{len(table)} tests: {counts}. Model and task are not the paper's unless the page says so; there stand the rules too, "
+        f"{line} Model and task are not the paper's unless the page says so; there stand the rules too, "
         "and why a test was not run. Where a claim is named twice, the two metrics disagree."
     )
-    return Answer(question, short, sentences, "", html_table(head, lines), source, source.split("/")[0])
+    return Answer(question, short, line, sentences, head, lines, source)
 
 
 QUESTIONS: list[tuple[str, str, Callable[[str, pd.DataFrame, str], Answer | None]]] = [
@@ -232,14 +210,6 @@ QUESTIONS: list[tuple[str, str, Callable[[str, pd.DataFrame, str], Answer | None
 ]
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Text cells, escaped."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="table">{table}</div>'
-
-
 def _read(file: Path) -> pd.DataFrame | None:
     try:
         found = pd.read_csv(file)
@@ -248,13 +218,13 @@ def _read(file: Path) -> pd.DataFrame | None:
     return None if found.empty else found
 
 
-def _told(records: Sequence[dict[Any, Any]]) -> str:
+def _grouped(records: Sequence[dict[Any, Any]]) -> str:
     """By what their intervals say: who is above, below, or neither."""
     groups: dict[str, list[str]] = {"above": [], "below": [], "not told apart": [], "without interval": []}
     for row in records:
         name = "above" if row["low"] > 0 else "below" if row["high"] < 0 else "not told apart"
         found = groups["without interval" if pd.isna(row["low"]) else name]
-        found.append(f"{html.escape(row['name'])} ({row['metric']} {_points(row)})")
+        found.append(f"{row['name']} ({row['metric']} {_points(row)})")
     return "; ".join(f"{name}: {', '.join(found)}" for name, found in groups.items() if found)
 
 
@@ -265,17 +235,6 @@ def _ends(row: dict[Any, Any]) -> str:
 def _points(row: dict[Any, Any]) -> str:
     interval = "" if pd.isna(row["low"]) else f" [{row['low']:+.1f}, {row['high']:+.1f}]{one_seed(row)}"
     return f"{row['difference']:+.1f}{interval}"
-
-
-def _difference_dot(row: dict[Any, Any] | None) -> Dot | None:
-    if row is None:
-        return None
-    low, high = (None if pd.isna(row[end]) else float(row[end]) for end in ("low", "high"))
-    return Dot(float(row["difference"]), low, high)
-
-
-def _dot(frame: pd.DataFrame, name: str) -> Dot:
-    return Dot(*(float(frame[key][name]) for key in ("value", "low", "high")))
 
 
 def _interval(frame: pd.DataFrame, name: str) -> str:
@@ -292,16 +251,11 @@ def _share(frame: pd.DataFrame, name: str) -> str:
 
 def _all(names: Sequence[str], frame: pd.DataFrame) -> str:
     """The paper's two: the others stand in the picture."""
-    return " and ".join(f"{_share(frame, name)} ({_name(name)})" for name in _paper(names))
+    return " and ".join(f"{_share(frame, name)} ({label(name)})" for name in _paper(names))
 
 
 def _paper(names: Sequence[str]) -> list[str]:
     return [name for name in ("oar_p", "oar_g") if name in names] or list(names[:2])
-
-
-def _name(method: str) -> str:
-    text = label(method)
-    return html.escape(text) if text != method else f"<code>{html.escape(method)}</code>"
 
 
 def _are(names: Sequence[str]) -> str:

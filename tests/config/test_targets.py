@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments.dashboard.page import read_logged
+from experiments.dashboard.logged import read_logged
 from experiments.inspect_credit import __main__ as inspect_credit
 from experiments.stability.gathering import gather
 from oar.common.errors import ConfigError, DataError, OarError

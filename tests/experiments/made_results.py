@@ -4,17 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from PIL import Image
 
-from experiments.inspect_credit.page import inspector_html
 from experiments.report.page import Section
 from oar.analysis.reports.differences import DIFFERENCES
-from oar.analysis.reports.study_page import UNWRITTEN, StudyPage, write_study
-from tests.experiments.inspector_pages import small_page
+from oar.analysis.reports.study_page import CLOSED, OPENED, UNWRITTEN, StudyPage, write_study
 
-ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{js}}"
+ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{ made }}"
 CONCLUSION = "Boost **alone** is enough."
 PROVENANCE = {
     "command": "python -m experiments.x",
@@ -27,56 +23,18 @@ SECTIONS = [
 ]
 RECALL = """# Oracle recall
 
-**Question.** Which signal?
-
-**What was run.** Much.
-
-![recall](recall.png)
-
-*recall*
-
-## Numbers
-
-### Deeper
-
-| a | b |
-| --- | --- |
-| x | 1 |
+![how well](recall.png)
 
 Text with ![another](second.png) inside.
 """
-TABLE1 = f"""# Table 1
+TABLE1 = f"""# Table 1 {ATTACK}
 
-## avg@4
+{OPENED}
+Nothing [ran](../recall/recall.md#numbers), see [docs](../../docs/METHOD.md), [bad](javascript:alert(1)).
 
-| method | mean | steps |
-| --- | --- | --- |
-| GRPO | 9.4 ± 0.3, n=3 | 1,579 |
-| OAR-G | 67.8 ± 0.4, n=3 |  |
-| OAR-P | -3.9 [-11.7, +13.7] | 40 |
-| {ATTACK} | 20 | 500 |
-
-## pass@1
-
-Nothing [ran](../recall/recall.md), see [the gate](../gating/gating.md),
-[docs](../../docs/METHOD.md#x), [bad](javascript:alert(1)), [mail](mailto:a@b.c).
-
-## Provenance
-
-| key | value |
-| --- | --- |
-| left | out |
-
-# What the paper reports
-
-A second heading of the first level.
+{ATTACK}
+{CLOSED}
 """
-
-
-def picture(path: Path, seed: int, *, size: tuple[int, int] = (40, 30)) -> None:
-    """A real PNG with transparent pixels."""
-    values = np.random.default_rng(seed).integers(0, 4, size=(size[1], size[0], 4), dtype=np.uint8) * 80
-    Image.fromarray(values, "RGBA").save(path)
 
 
 def write_folder(folder: Path, text: str, provenance: object = PROVENANCE, table: bool = True) -> Path:
@@ -126,14 +84,11 @@ def difference(
 
 def make_results(results: Path) -> Path:
     """Everything at once: whole pages, and below them what is broken or foreign."""
-    recall = write_folder(
-        results / "recall",
-        RECALL,
-    )
+    recall = write_folder(results / "recall", RECALL)
     recall_table().to_csv(recall / "recall.csv", index=False)
-    for name, seed in (("recall.png", 1), ("second.png", 2), ("unnamed.png", 3)):
-        picture(recall / name, seed)
-    embedded = write_folder(results / "embedded", TABLE1)
+    for name in ("recall.png", "second.png", "unnamed.png"):
+        (recall / name).touch()
+    embedded = write_folder(results / "embedded", TABLE1, PROVENANCE | {"command": ATTACK})
     pd.DataFrame(
         [
             difference("oar_g", "method", "avg@k", -1.54, -2.1, -0.7),
@@ -142,7 +97,7 @@ def make_results(results: Path) -> Path:
         ]
     ).to_csv(embedded / "differences.csv", index=False)
     claims = {
-        "paper_claim": ["A > B", "C is 5"],
+        "paper_claim": [f"A > B {ATTACK}", "C is 5"],
         "verdict": ["not reproduced", "not run"],
         "metric": ["avg@k", None],
         "unit": "points",
@@ -152,7 +107,7 @@ def make_results(results: Path) -> Path:
     ).to_csv(embedded / "claims.csv", index=False)
     gating = results / "gating"
     gating.mkdir()
-    picture(gating / "gating.png", 4)
+    (gating / "gating.png").touch()
     pd.DataFrame({"a": [1]}).to_parquet(gating / "gating.parquet")
     measured = "| gate | accuracy |\n| --- | --- |\n| both | 60.1 |"
     words = ("What does the gate do?", "That both are needed.", "Everything.", measured)
@@ -160,11 +115,11 @@ def make_results(results: Path) -> Path:
     page = gating / "gating.md"
     page.write_text(page.read_text().replace(UNWRITTEN, CONCLUSION))
     (results / "inspector").mkdir()
-    (results / "inspector" / "step_000001.html").write_text(inspector_html(small_page()))
+    (results / "inspector" / "step_000001.html").touch()
     (results / "reference").mkdir()
     write_folder(
         results / "odd_one",
-        f"{ATTACK}\n\n![out](../recall/recall.png) ![web](https://example.org/x.png) ![gone](gone.png)\n",
+        f"# {ATTACK}\n\n![out](../recall/recall.png) ![web](https://example.org/x.png) ![gone](gone.png)\n",
         "text",
     )
     (results / "empty").mkdir()

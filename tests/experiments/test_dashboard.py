@@ -1,24 +1,29 @@
 """What a dashboard compares, and the page without a network that shows it."""
 
 import json
-import re
 from itertools import chain
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from playwright.sync_api import expect, sync_playwright
+from plotly.offline import get_plotlyjs
 
 from experiments.dashboard.__main__ import DashboardConfig, as_page
-from experiments.dashboard.page import averages, dashboard_html, find_runs, page_data, read_logged
-from experiments.dashboard.runs import SAMPLES, SECTIONS, lines_of, metrics_of, other_differences, sections_of
+from experiments.dashboard.figures import averages, curves_figure, smoothed, stages_figure
+from experiments.dashboard.logged import Logged, find_runs, read_logged
+from experiments.dashboard.page import dashboard_html
+from experiments.dashboard.runs import SAMPLES, SECTIONS, Panel, lines_of, metrics_of, other_differences, sections_of
+from experiments.dashboard.samples import last_samples
+from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
 from oar.analysis.reports.figures import COLOURS
-from oar.analysis.reports.html import WEB
 from oar.common.errors import ConfigError
 from oar.config import validated
 from tests.config.test_config import composed
 from tests.experiments.dashboard_runs import small_runs
 from tests.experiments.inspector_pages import ATTACK
 from tests.experiments.test_inspector import Elements
+from tests.experiments.test_inspector_browser import CHROMIUM, QUIET
 
 REAL = Path(__file__).parents[2] / "results" / "embedded"
 
@@ -105,47 +110,57 @@ def test_a_long_curve_is_drawn_by_the_means_of_stretches() -> None:
     assert averages(curve, 3).to_dict() == {11: 2.0, 14: 4.5, 16: 6.5}  # of 3, 2 and 2 points
 
 
-def test_the_pages_numbers_by_hand(tmp_path: Path) -> None:
-    runs = [read_logged(folder) for folder in find_runs([small_runs(tmp_path), tmp_path / "grpo-seed1"])]
-    data = json.loads(json.dumps(page_data("Title", runs, folder=tmp_path / "page", points=100, samples=1)))
-    steps, lines = data["steps"], data["lines"]
-    assert [line["name"] for line in lines] == ["GRPO, tau 0.4", "OAR-G, tau 0.2", "OAR-G, tau 0.4"]
-    panels = {
-        panel["metric"] if panel["kind"] == "curve" else panel["kind"]: panel
-        for one in data["sections"]
-        for panel in one["panels"]
+def curves(
+    runs: list[Logged], metric: str, axis: str = "step"
+) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
+    """x and y of every line of a panel, by the line that it belongs to and its own name."""
+    figure = curves_figure([Panel(metric, "", "")], lines_of([one.config for one in runs]), runs, axis=axis, points=100)
+    return {
+        (trace.legendgroup, trace.name): ([round(float(x), 6) for x in trace.x], [round(float(y), 6) for y in trace.y])
+        for trace in figure.data
     }
 
-    mean, seeds = (panels["train/reward_mean"]["curves"][0][key] for key in ("mean", "seeds"))
-    assert (steps[mean[0]], mean[1]) == ([1, 2], [0.2, 0.3])  # the steps that both seeds have
-    assert [(place, steps[axis], values) for place, axis, values in seeds] == [
-        (0, [1, 2, 3], [0.1, 0.2, 0.6]),
-        (1, [1, 2], [0.3, 0.4]),
-    ]
-    assert panels["train/reward_mean"]["curves"][1]["mean"][1] == [0.9, 0.8, 0.7], (
-        "a line that is being written is not read"
-    )
-    assert panels["seconds/total"]["curves"][1] is None
-    assert lines[0]["runs"][0]["time"][1] == [1, 3, 6]
-    assert [run["finished"] for line in lines for run in line["runs"]] == [True, True, False, True]
 
-    assert "tiers" not in panels, "none on the curve"
-    assert data["notes"] == ["These runs do not differ in the method alone: gating.tau."]
-    kept = data["samples"]
-    assert [(one["problem"], one["line"], one["weights"], one["step"]) for one in kept] == [
-        ("p1", 0, [1, 1, 1, 1], 3),  # the problem that both have, though another stands first
-        ("p1", 2, [0.1, 1.2, 2.4, 0.3], 2),
-    ]
-    assert [one["link"] for one in kept] == [None, "../sweep/oar_g-seed1/inspector/step_000002.html"]
+def test_a_thick_line_is_the_smoothed_mean_and_thin_ones_are_the_seeds(tmp_path: Path) -> None:
+    found = curves([read_logged(folder) for folder in find_runs([small_runs(tmp_path)])], "train/reward_mean")
+    assert found["GRPO, tau 0.4", "grpo-seed1"] == ([1, 2, 3], [0.1, 0.2, 0.6])
+    assert found["GRPO, tau 0.4", "grpo-seed2"] == ([1, 2], [0.3, 0.4])
+    # Of the steps that both seeds have, 0.2 and 0.3; the window is wider than the run.
+    assert found["GRPO, tau 0.4", "GRPO, tau 0.4"] == ([1, 2], [0.25, 0.25])
+    # A line of metrics.jsonl that is being written is not read.
+    assert found["OAR-G, tau 0.2", "oar_g-seed1"] == ([1, 2, 3], [0.9, 0.8, 0.7])
+
+
+def test_time_is_the_sum_of_training_steps(tmp_path: Path) -> None:
+    found = curves([read_logged(folder) for folder in find_runs([small_runs(tmp_path)])], "train/reward_mean", "time")
+    assert found["GRPO, tau 0.4", "grpo-seed1"][0] == [round(second / 60, 6) for second in (1, 3, 6)]
+    # The seeds need 1, 2 and 3, 2 seconds: after two steps 3 and 5, on average 4.
+    assert found["GRPO, tau 0.4", "GRPO, tau 0.4"][0] == [round(second / 60, 6) for second in (2, 4)]
+    assert found["OAR-G, tau 0.2", "OAR-G, tau 0.2"] == ([], []), "without seconds a run has no place in time"
+
+
+def test_smoothing_is_a_centred_running_mean_that_leaves_distant_points() -> None:
+    curve = pd.Series([0.9, 0.8, 0.7, 0.1], index=[1, 2, 3, 20])
+    assert smoothed(curve, 3).round(6).to_dict() == {1: 0.85, 2: 0.8, 3: 0.75, 20: 0.1}
+
+
+def test_the_base_model_is_a_line_along_the_others_steps() -> None:
+    runs = [read_logged(folder) for folder in find_runs([REAL])]
+    found = curves(runs, "eval/mean/avg@1")
+    starts = [values[0] for (line, name), (_, values) in found.items() if line == "Base model" != name]
+    x, values = found["Base model", "Base model"]
+    assert x == [0, 100]
+    assert values == [pytest.approx(sum(starts) / 3, abs=1e-4)] * 2
+    assert len({x for x, *_ in [found["GRPO", "GRPO"]] for x in x}) == 11, "evaluations are not smoothed away"
 
 
 def test_tables_and_stages_by_hand(tmp_path: Path) -> None:
     folder = small_runs(tmp_path)
     for at, run in enumerate(("grpo-seed1", "grpo-seed2", "sweep/oar_g-seed1")):
-        lines = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
-        lines[1] |= {"eval/words1/avg@1": 50.0 + at, "eval/words2/avg@1": 10.0 * at, "eval/mean/avg@1": 30.0}
-        lines[0] |= {"eval/words1/avg@1": 0.0}
-        (folder / run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        logged = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
+        logged[1] |= {"eval/words1/avg@1": 50.0 + at, "eval/words2/avg@1": 10.0 * at, "eval/mean/avg@1": 30.0}
+        logged[0] |= {"eval/words1/avg@1": 0.0}
+        (folder / run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in logged))
         (folder / run / "timings.jsonl").write_text(
             "".join(
                 json.dumps({"step": step, "generation": 1.0 + at, "update": step, "total": 9.0 + at}) + "\n"
@@ -153,19 +168,41 @@ def test_tables_and_stages_by_hand(tmp_path: Path) -> None:
             )
         )
     runs = [read_logged(one) for one in find_runs([folder])]
-    data = page_data("Title", runs, folder=folder, points=100, samples=1)
-    panels = {panel["kind"]: panel for one in data["sections"] for panel in one["panels"]}
-    sampled, greedy, curve = panels["tiers"]["tables"]
-    assert sampled["name"] == "Final evaluation, avg@4 (sampled at temperature 1)"
-    assert sampled["columns"] == curve["columns"] == ["words1", "words2", "mean"]
-    # words1 75 and 100: mean 87.5, standard error |100 - 75| / 2
-    assert sampled["rows"][0] == [[87.5, 12.5, [75, 100]], [25, 0, [25, 25]], [56.25, 6.25, [50, 62.5]]]
-    assert sampled["rows"][1] == [None, None, None], "not finished"
-    assert greedy["rows"][2][0] == [100, None, [100]], "one seed has no standard error"
-    assert curve["rows"][0][:2] == [[50.5, 0.5, [50, 51]], [5, 5, [0, 10]]]
-    stages = panels["stages"]
-    assert (stages["stages"], stages["reference"]) == (["generation", "update"], 0)
-    assert stages["medians"] == [[1.5, 2, 9.5], [None, None, None], [3, 2, 11]]
+    lines = lines_of([one.config for one in runs])
+    sampled, greedy, curve = tier_tables(runs, lines, ["eval/words1/avg@1", "eval/words2/avg@1"])
+    assert sampled.name.startswith("Final evaluation, avg@4 (sampled at temperature 1)")
+    assert sampled.columns == curve.columns == ["", "words1", "words2", "mean", "seeds"]
+    # words1 75 and 100: mean 87.5, standard error |100 - 75| / 2; OAR-G with tau 0.2 has not finished
+    assert [row[0] for row in sampled.rows] == ["GRPO, tau 0.4", "OAR-G, tau 0.4"]
+    assert sampled.rows[0][1:] == ["87.5 ± 12.5", "25.0 ± 0.0", "56.2 ± 6.2", "2"]
+    assert greedy.rows[1][1:3] == ["100.0", "50.0"], "one seed has no standard error"
+    assert curve.rows[0][1:3] == ["50.5 ± 0.5", "5.0 ± 5.0"]
+    medians = stage_medians(runs, lines, ["seconds/generation", "seconds/update"])
+    assert medians.to_dict("index") == {
+        "GRPO, tau 0.4": {"generation": 1.5, "update": 2, "seconds/total": 9.5},
+        "OAR-G, tau 0.4": {"generation": 3, "update": 2, "seconds/total": 11},
+    }
+    stages = stage_table(medians, lines)
+    assert stages.columns == ["", "generation", "update", "whole step", "of GRPO's"]
+    assert stages.rows[1] == ["OAR-G, tau 0.4", "3", "2", "11", "1.16x"]
+    assert {bar.name: list(bar.x) for bar in stages_figure(medians).data} == {"generation": [1.5, 3], "update": [2, 2]}
+
+
+def test_completions_of_one_problem_stand_together(tmp_path: Path) -> None:
+    runs = [read_logged(folder).run for folder in find_runs([small_runs(tmp_path)])]
+    lines = lines_of([read_logged(run.folder).config for run in runs])
+    problems, notes = last_samples(runs, lines, 1, tmp_path / "page")
+    assert notes == []
+    (shown,) = problems  # the problem that both runs have, though another stands first
+    assert [(one.sample.problem, one.line, one.step, one.link) for one in shown] == [
+        ("p1", "GRPO, tau 0.4", 3, None),
+        ("p1", "OAR-G, tau 0.4", 2, "../sweep/oar_g-seed1/inspector/step_000002.html"),
+    ]
+    first, second, *_, answer, end = shown[1].tokens
+    assert (first[0].strip(), first[1]) == ("Two", "weight 0.1, token advantage 0.05")
+    assert "230 159 0" in first[2], "suppressed"
+    assert "0 114 178" in second[2], "boosted"
+    assert (answer[1:], end[1:]) == (("answer, not weighted", ""), ("not weighted", ""))
 
 
 def test_runs_are_found_wherever_they_lie(tmp_path: Path) -> None:
@@ -177,39 +214,53 @@ def test_runs_are_found_wherever_they_lie(tmp_path: Path) -> None:
     assert len(find_runs([REAL])) == 12
     with pytest.raises(ConfigError, match=r"runs must name folders, but .*nowhere is none"):
         find_runs([tmp_path / "nowhere"])
+    (folder / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds none: train one"):
-        find_runs([WEB])
+        find_runs([folder / "empty"])
 
 
 def test_completions_of_another_version_are_named_and_left_out(tmp_path: Path) -> None:
     folder = small_runs(tmp_path)
     (folder / "grpo-seed1" / "samples.jsonl").write_text('{"step": 1, "completion": "5"}\n')
-    data = page_data("Title", [read_logged(one) for one in find_runs([folder])], folder=folder, points=9, samples=4)
-    assert {one["run"] for one in data["samples"]} == {"oar_g-seed1"}
-    assert any("Completions of grpo-seed1 are left out" in note for note in data["notes"])
+    runs = [read_logged(one) for one in find_runs([folder])]
+    problems, notes = last_samples([one.run for one in runs], lines_of([one.config for one in runs]), 4, folder)
+    assert {one.run for shown in problems for one in shown} == {"oar_g-seed1"}
+    assert any("Completions of grpo-seed1 are left out" in note for note in notes)
 
 
-def test_the_page_is_whole_small_and_holds_text_as_text(tmp_path: Path) -> None:
-    runs = [read_logged(folder) for folder in find_runs([small_runs(tmp_path)])]
-    text = dashboard_html(ATTACK, runs, folder=tmp_path, points=100, samples=4, provenance={"command": ATTACK})
+def test_the_page_loads_plotly_from_beside_it_and_holds_text_as_text(tmp_path: Path) -> None:
+    folder = small_runs(tmp_path)
+    renamed = (folder / "grpo-seed2").rename(folder / "<img src=x onerror=alert(1)>")
+    runs = [read_logged(one) for one in find_runs([folder])]
+    text = dashboard_html(
+        ATTACK, runs, folder=tmp_path, axis="step", points=9, samples=4, provenance={"command": ATTACK}
+    )
     elements = Elements(text)
-    assert elements.tags.count("script") == 2
     assert "img" not in elements.tags
-    assert not [value for one in elements.attributes for name, value in one.items() if name in ("src", "href")]
-    policy = next(one["content"] for one in elements.attributes if one.get("http-equiv") == "Content-Security-Policy")
-    assert re.fullmatch(r"default-src 'none'; script-src 'sha256-[^ ]+'; style-src 'sha256-[^ ]+'", str(policy))
-    real = [read_logged(folder) for folder in find_runs([REAL])]
-    page = dashboard_html("Real", real, folder=tmp_path, points=500, samples=4, provenance={})
-    assert len(page) < 250_000
-    assert len(dashboard_html("Real", real, folder=tmp_path, points=20, samples=4, provenance={})) < 100_000
+    loaded = [value for one in elements.attributes for name, value in one.items() if name in ("src", "href")]
+    assert sorted(set(loaded)) == ["plotly.min.js", "sweep/oar_g-seed1/inspector/step_000002.html"]
+    assert "These runs do not differ in the method alone: gating.tau." in text
+    # Plotly reads tags in names: there it has to be text twice.
+    assert renamed.name not in text
+    assert '"name":"&lt;img src=x' in text.replace("\\u0026", "&")
 
 
-def test_weights_are_coloured_as_the_inspector_colours_them() -> None:
-    mine = re.search(r"WEIGHTS = (\[.*?\])", (WEB / "dashboard.js").read_text())
-    its = re.search(r"weight: \{ edges: (\[.*?\])", (WEB / "inspector.js").read_text())
-    assert mine is not None
-    assert its is not None
-    assert mine[1] == its[1]
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+def test_plotly_draws_the_page_without_a_network(tmp_path: Path) -> None:
+    runs = [read_logged(one) for one in find_runs([small_runs(tmp_path)])]
+    text = dashboard_html(ATTACK, runs, folder=tmp_path, axis="step", points=9, samples=4, provenance={})
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    (tmp_path / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
+    wrong: list[str] = []
+    with sync_playwright() as driver:
+        page = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET).new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url))
+        page.goto((tmp_path / "page.html").as_uri())
+        expect(page.locator(".js-plotly-plot")).to_have_count(text.count("Plotly.newPlot"))
+        expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible()
+        assert wrong == [page.url, (tmp_path / "plotly.min.js").as_uri()]
+        assert page.locator("img").count() == 0
 
 
 def test_the_entry_point_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,8 +272,10 @@ def test_the_entry_point_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFix
     as_page(cfg)
     assert "4 runs" in capsys.readouterr().out
     assert "OAR methods" in (tmp_path / "out" / "dashboard.html").read_text()
+    assert (tmp_path / "out" / "plotly.min.js").stat().st_size > 1_000_000
     for wrong, says in (
         ("to=paper", "to must be"),
+        ("axis=seconds", "axis must be"),
         ("points=1", "points must be 2 or more"),
         ("samples=-1", "samples must be 0"),
     ):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.dashboard.page import find_runs, read_logged
+from experiments.dashboard.logged import find_runs, read_logged
 from tests.experiments.wandb_server import ENTITY, KEY, PROJECT, Recording, serving
 
 ROOT = Path(__file__).parents[2]

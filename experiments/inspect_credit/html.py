@@ -1,4 +1,4 @@
-"""A page that needs nothing beside it: a template of oar/reports/web with its style, script and data in one text.
+"""A page that needs nothing beside it: a template of web/ with its style, script and data in one text.
 
 Data goes in as JSON alone; the page's policy lets no script and no style run but its own, and nothing be loaded.
 """
@@ -8,16 +8,14 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 WEB = Path(__file__).parent / "web"
 
 
-def whole_page(name: str, title: str, data: object, *, styles: Sequence[str] = ()) -> str:
-    """`name`.html of oar/reports/web, filled with its style (after `styles` of other pages), its script and `data`."""
-    css = "".join((WEB / f"{one}.css").read_text(encoding="utf-8") for one in (*styles, name))
-    js = (WEB / f"{name}.js").read_text(encoding="utf-8")
+def whole_page(title: str, data: object) -> str:
+    """inspector.html of web/, filled with its style, its script and `data`."""
+    template, css, js = ((WEB / f"inspector.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
     fill = {
         "title": html.escape(title),
         "policy": f"default-src 'none'; script-src '{_digest(js)}'; style-src '{_digest(css)}'",
@@ -26,7 +24,7 @@ def whole_page(name: str, title: str, data: object, *, styles: Sequence[str] = (
         "data": _json(data),
     }
     # In one pass: data that holds the name of a place is not filled in itself.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: fill[place[1]], (WEB / f"{name}.html").read_text(encoding="utf-8"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: fill[place[1]], template)
 
 
 def short(value: float | None) -> float | None:
