@@ -20,7 +20,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 # --- The task: word problems whose solution is a chain of equations -------------------------------------------------
 
-WORDS = "<pad> <eos> #### 0 1 2 3 4 5 6 7 8 9 + - = . ? has buys loses apples Tom Mia How many now Then So we get".split()
+WORDS = (
+    "<pad> <eos> #### 0 1 2 3 4 5 6 7 8 9 + - = . ? has buys loses apples Tom Mia How many now Then So we get".split()
+)
 ID = {word: number for number, word in enumerate(WORDS)}
 PAD, EOS, MARKER = ID["<pad>"], ID["<eos>"], ID["####"]
 OPERATIONS, LARGEST, MAX_NEW_TOKENS = 3, 9, 32

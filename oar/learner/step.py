@@ -17,13 +17,12 @@ from oar.common.clock import Clock
 from oar.common.errors import DataError
 from oar.common.seeding import generator
 from oar.config import TrainConfig, build
-from oar.learner.ahead import GroupStream
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
 from oar.learner.credit import Credited, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
-from oar.learner.groups import GroupSampler
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
+from oar.learner.rollouts import GroupSampler, GroupStream
 from oar.learner.sharding import gathered, recomputed_layers
 from oar.learner.transfer import push
 from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer

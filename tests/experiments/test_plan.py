@@ -48,7 +48,14 @@ def test_profiles_are_planned_without_weights_data_or_network(run):
 
 
 def test_the_hours_in_the_readme_are_the_planned_ones(run):
-    shown = (ROOT / "README.md").read_text().split("<!-- plan -->\n")[1].split("<!-- /plan -->")[0].strip().splitlines()
+    shown = (
+        (ROOT / "docs" / "GPU.md")
+        .read_text()
+        .split("<!-- plan -->\n")[1]
+        .split("<!-- /plan -->")[0]
+        .strip()
+        .splitlines()
+    )
     for row in shown[2:]:
         profile, devices, *hours = (cell.strip(" `") for cell in row.strip("|").split("|"))
         _, out, _ = run(f"profile={profile}", "json=true")

@@ -9,8 +9,7 @@ import pytest
 from oar.common.clock import Clock
 from oar.common.errors import ConfigError, EngineError
 from oar.config import TrainConfig, validated
-from oar.learner.ahead import GroupStream
-from oar.learner.groups import GroupSampler
+from oar.learner.rollouts import GroupSampler, GroupStream
 from tests.config.test_config import composed
 from tests.conftest import PATIENCE_S, wait_until
 from tests.learner.test_groups import SETTINGS, TASK, AnswerIsOne, ScriptedEngine

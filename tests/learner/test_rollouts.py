@@ -9,7 +9,7 @@ from oar.common.clock import Clock
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
 from oar.learner.collect import collate_groups
-from oar.learner.groups import GroupSampler
+from oar.learner.rollouts import GroupSampler
 from oar.rollout.types import Rollout
 from oar.tasks.data.sources import WordsSource
 from oar.tasks.task import Task
