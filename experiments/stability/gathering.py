@@ -146,7 +146,7 @@ def _found_in(folder: Path) -> list[_Found]:
 
 
 def _is_aside(folder: Path) -> bool:
-    """Whether it is no run's: hidden (submitit's), or nothing but the logs of servers that a lane's runs share."""
+    """Whether it is no run's: hidden (submitit's), or nothing but the logs of servers that several runs share."""
     files = [one.name for one in folder.iterdir()]
     return folder.name.startswith(".") or (bool(files) and all(name.startswith("engine") for name in files))
 

@@ -41,12 +41,12 @@ class StudyConfig(TrainConfig):
     overrides: list[str]
     credit: bool
     mistakes: bool
-    lanes: int
+    parallel_runs: int
     work_dir: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("seeds", "lanes"):
+        for key in ("seeds", "parallel_runs"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
         if self.reference not in self.arms or len(self.arms) < 2:
@@ -74,12 +74,12 @@ def main(config: DictConfig) -> None:
     cfg.overrides += overrides_of_all(cfg, HydraConfig.get().overrides.task)
     runs = plan(cfg)
     jobs = [run.job for run in runs]
-    run_missing(jobs, Path(cfg.work_dir), cfg.lanes)
+    run_missing(jobs, Path(cfg.work_dir), cfg.parallel_runs)
     page = write_results(
         described(cfg, jobs),
         [Finished(run.condition, run.arm, read_run(run.job.folder)) for run in runs],
         folder,
-        provenance=joint_provenance(jobs, cfg.lanes),
+        provenance=joint_provenance(jobs, cfg.parallel_runs),
     )
     print(page.read_text())
     print(f"written to {folder}")

@@ -41,8 +41,8 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     cells = plan(cfg, HydraConfig.get().overrides.task, folder)
     jobs = [cell.job for cell in cells]
-    run_missing(jobs, folder / "cells", cfg.lanes)
-    provenance = joint_provenance(jobs, cfg.lanes)
+    run_missing(jobs, folder / "cells", cfg.parallel_runs)
+    provenance = joint_provenance(jobs, cfg.parallel_runs)
     write_table1([finished(cell) for cell in cells], folder, reference=REFERENCE, provenance=provenance)
     print((folder / "table1.md").read_text())
     print(f"written to {folder}: table1.csv, claims.csv, table1.md, table1.png, curves.png, provenance.json")

@@ -47,8 +47,8 @@ def sweep(tmp_path: Path) -> Path:
     with (stopped / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "train/ent')  # killed while it wrote
     (folder / "2").mkdir()
-    (folder / "lane1").mkdir()
-    (folder / "lane1" / "engine.log").write_text("a server of several runs")
+    (folder / "servers1").mkdir()
+    (folder / "servers1" / "engine.log").write_text("a server of several runs")
     return folder
 
 
