@@ -12,8 +12,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from experiments.stability.again import judge_sweep
-from experiments.study.again import judge_study
-from experiments.table1.again import judge_table1
+from experiments.study.page import judge_study
+from experiments.table1.page import judge_table1
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError, DataError
 from oar.common.provenance import ROOT, command, git_state

@@ -19,7 +19,7 @@ from markdown_it.token import Token
 from PIL import Image, UnidentifiedImageError
 
 from experiments.report.folders import ResultPage, slug
-from oar.analysis.reports.study_page import CLOSED, OPENED
+from oar.analysis.reports.page import CLOSED, OPENED
 
 QUESTION = "**Question.**"
 LEFT_OUT = "Provenance"  # a part that the whole provenance.json stands for

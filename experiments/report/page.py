@@ -18,7 +18,7 @@ from experiments.report.folders import INSPECTOR, ResultPage, read_results, slug
 from experiments.report.markdown import PageView, page_view
 from experiments.report.summary import Answer, summary
 from oar.analysis.reports.html import WEB
-from oar.analysis.reports.study_page import UNWRITTEN
+from oar.analysis.reports.page import UNWRITTEN
 from oar.common.errors import DataError
 
 REST = "More results"  # of folders that no section names

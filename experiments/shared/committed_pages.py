@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import table_lines
 from oar.common.errors import DataError
 from oar.common.files import write_text_atomic
 

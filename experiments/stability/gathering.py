@@ -17,10 +17,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
+from oar.analysis.arms import METRICS as ACCURACIES
 from oar.analysis.claims.quantities import COLLAPSE_WINDOW, collapse_step
 from oar.common.errors import DataError
 from oar.config.saved import saved_config
-from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
 from oar.runs.folder import Run, check_alike, read_lines, read_run
 from oar.runs.tracking import METRICS
 
@@ -239,7 +239,7 @@ def _summary(metrics: pd.DataFrame | None) -> dict[str, float | None]:
 def _scores(run: Run | None) -> dict[str, float | None]:
     if run is None:
         return {}
-    rows = run.scores[run.scores["metric"].isin([SAMPLED_METRIC, GREEDY_METRIC])]
+    rows = run.scores[run.scores["metric"].isin(ACCURACIES)]
     return {f"{row['metric']} {row['benchmark']}": row["value"] for row in rows.to_dict("records")}
 
 

@@ -9,14 +9,14 @@ from omegaconf import OmegaConf
 
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.gathering import FINISHED, NOT_BEGUN, REWARD_SHARE, UNFINISHED, Gathered
-from experiments.stability.levels import METRICS, Levels, short
+from experiments.stability.levels import Levels, short
 from experiments.stability.studies import Study
+from oar.analysis.arms import METRICS
 from oar.analysis.claims.claims import NOT_RUN, load_claims
 from oar.analysis.claims.ledger import ledger
-from oar.analysis.claims.page import tested_table, write_claims
+from oar.analysis.claims.page import tested_table
 from oar.analysis.claims.quantities import COLLAPSE_SHARE, COLLAPSE_WINDOW
-from oar.analysis.reports.study_page import StudyPage, write_study
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import StudyPage, interval_text, table_lines, write_csv, write_study
 from oar.common.files import atomic_path
 from oar.common.provenance import joined_provenance
 from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
@@ -58,12 +58,11 @@ def write_stability(
     tested = ledger(load_claims(claims), runs, full_steps())
     tested = tested[tested["verdict"] != NOT_RUN]
     for name, table in {"runs.csv": gathered.runs, "levels.csv": levels.table.reset_index()}.items():
-        with atomic_path(folder / name) as path:
-            table.to_csv(path, index=False)
+        write_csv(table, folder / name)
     with atomic_path(folder / "metrics.parquet") as path:
         gathered.metrics.to_parquet(path, index=False)
     if len(tested):
-        write_claims(tested, folder / "claims.csv")
+        write_csv(tested, folder / "claims.csv")
     page = StudyPage(
         name=folder.resolve().name,
         title=study.title,
@@ -195,9 +194,8 @@ def _interval(row: dict[str, Any], name: str, sign: str = "") -> str:
     """`69.4 [68.2, 70.6]`; a blank where there is no value, no brackets where there is no interval."""
     if pd.isna(row.get(name)):
         return ""
-    text = f"{row[name]:{sign}.1f}"
-    low = row.get(f"{name} low")
-    return text if low is None or pd.isna(low) else f"{text} [{low:{sign}.1f}, {row[f'{name} high']:{sign}.1f}]"
+    interval = interval_text(row.get(f"{name} low"), row.get(f"{name} high"), f"{sign}.1f")
+    return f"{row[name]:{sign}.1f} {interval}".rstrip()
 
 
 def _repeated(gathered: Gathered, folder: Path) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.study.studies import Finished
 from oar.common.errors import DataError
 from oar.runs.folder import Run
 from oar.runs.tracking import SAMPLES
@@ -55,18 +54,18 @@ def weight_quantities(weights: NDArray[np.float64], causal: Sequence[int]) -> di
     }
 
 
-def credit_table(runs: Sequence[Finished]) -> pd.DataFrame:
+def credit_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Long: condition, arm, seed, step, quantity, value, the mean over a step's kept completions; runs of weight 1 left out."""
     rows: list[dict[str, Any]] = []
-    for one in runs:
+    for run in runs:
         by_step: dict[int, list[dict[str, float]]] = {}
-        for step, weights, causal in _kept_weights(one.run):
+        for step, weights, causal in _kept_weights(run):
             by_step.setdefault(step, []).append(weight_quantities(weights, causal))
         if all(found["ess_ratio"] > 1 - 1e-9 for several in by_step.values() for found in several):
             continue
         for step, several in by_step.items():
             means = pd.DataFrame(several).mean()
-            of = {"condition": one.condition, "arm": one.arm, "seed": one.run.seed, "step": step}
+            of = {"condition": run.condition, "arm": run.arm, "seed": run.seed, "step": step}
             rows += [{**of, "quantity": name, "value": value} for name, value in means.items()]
     if not rows:
         raise DataError("Where credit sits needs an arm whose weights are not uniform, but none is: add one to arms.")

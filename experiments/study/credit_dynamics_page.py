@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.study.credit_dynamics import PARTS, QUANTITIES
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import table_lines, with_error
 from oar.statistics.intervals import mean_and_standard_error
 
 READING = """Of the completions that the runs kept, those with an answer and an advantage; a value is the mean over a step's
@@ -27,15 +27,11 @@ def credit_section(table: pd.DataFrame) -> str:
             if by_seed.empty:
                 continue
             first, last = by_seed[by_seed.columns[0]], by_seed[by_seed.columns[-1]]
-            cells = [_cell(first), _cell(last), _cell(last - first, sign="+")]
+            forms = ((first, ".3f"), (last, ".3f"), (last - first, "+.3f"))
+            cells = [with_error(*mean_and_standard_error(values), form) for values, form in forms]
             lines.append([str(condition), f"`{arm}`", title, *cells, f"{by_seed.columns[0]}, {by_seed.columns[-1]}"])
     header = ["condition", "arm", "quantity", "first", "last", "change", "steps"]
     return "\n\n".join(["## Does credit concentrate?", READING, table_lines(header, lines)])
-
-
-def _cell(values: "pd.Series[float]", sign: str = "") -> str:
-    mean, error = mean_and_standard_error(values)
-    return f"{mean:{sign}.3f}" + ("" if error is None else f" ± {error:.3f}")
 
 
 def draw_credit(table: pd.DataFrame, path: Path) -> None:

@@ -8,7 +8,6 @@ from functools import cache
 
 import pandas as pd
 
-from experiments.study.studies import Finished
 from oar.common.errors import DataError
 from oar.evaluation.evaluate import SAMPLED_METRIC
 from oar.runs.folder import Run
@@ -19,18 +18,18 @@ RIGHT = "right"
 WRITTEN_OUT = "written out"
 
 
-def mistakes_table(runs: Sequence[Finished]) -> pd.DataFrame:
+def mistakes_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Long: condition, arm, seed, kind, share in percent of the sampled completions, mean of tiers.
 
     A kind is RIGHT or one of MISTAKES, which add up to 100, or WRITTEN_OUT: every equation has its result. A kind that a run
     does not have is missing. Raises DataError where a run kept no completions, or those of other problems.
     """
     rows = []
-    for one in runs:
-        completions = judged_completions(one.run)
+    for run in runs:
+        completions = judged_completions(run)
         kinds = completions.groupby("benchmark")["kind"].value_counts(normalize=True).unstack(fill_value=0)
         shares = {**kinds.mean(), WRITTEN_OUT: completions.groupby("benchmark")["written_out"].mean().mean()}
-        of = {"condition": one.condition, "arm": one.arm, "seed": one.run.seed}
+        of = {"condition": run.condition, "arm": run.arm, "seed": run.seed}
         rows += [{**of, "kind": kind, "share": 100 * share} for kind, share in shares.items()]
     return pd.DataFrame(rows)
 

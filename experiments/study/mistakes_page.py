@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.study.mistakes import RIGHT, WRITTEN_OUT
 from oar.analysis.reports.figures import COLOURS, STYLE, save_png
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import table_lines, with_error
 from oar.statistics.intervals import mean_and_standard_error
 from oar.tasks.words import MISTAKES
 
@@ -24,15 +24,11 @@ def mistakes_section(table: pd.DataFrame) -> str:
     for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
         by_seed = own.pivot(index="seed", columns="kind", values="share").fillna(0.0)
         by_seed = by_seed.reindex(columns=[RIGHT, *MISTAKES, WRITTEN_OUT], fill_value=0.0)
-        lines.append([str(condition), f"`{arm}`", *(_cell(by_seed[kind]) for kind in by_seed)])
+        shares = [with_error(*mean_and_standard_error(by_seed[kind])) for kind in by_seed]
+        lines.append([str(condition), f"`{arm}`", *shares])
     kinds = "; ".join(f"*{kind}*: {meaning}" for kind, meaning in MISTAKES.items())
     header = ["condition", "arm", RIGHT, *MISTAKES, "all results written out"]
     return "\n\n".join(["## What goes wrong?", READING.format(kinds=kinds), table_lines(header, lines)])
-
-
-def _cell(shares: "pd.Series[float]") -> str:
-    mean, error = mean_and_standard_error(shares)
-    return f"{mean:.1f}" + ("" if error is None else f" ± {error:.1f}")
 
 
 def draw_mistakes(table: pd.DataFrame, path: Path) -> None:

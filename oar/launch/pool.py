@@ -20,7 +20,6 @@ from oar.common.errors import ConfigError, OarError
 from oar.common.processes import ChildProcess
 from oar.common.provenance import joined_provenance
 from oar.config import TrainConfig
-from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import refuse_without_gpus, server_options
 from oar.rollout.access import TOKEN_VARIABLE
@@ -32,11 +31,16 @@ POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run to be made: its folder, its settings and the overrides of conf/train that make them."""
+    """A run to be made: its folder, its settings and the overrides of conf/train that make them.
+
+    `arm`, `condition`: where it stands in a comparison.
+    """
 
     folder: Path
     overrides: list[str]
     settings: TrainConfig
+    arm: str = ""
+    condition: str = ""
 
     def provenance(self) -> dict[str, Any] | None:
         """Where the run's numbers come from; None where it is not finished, or finished under other settings."""
@@ -46,11 +50,6 @@ class Job:
         """Training steps logged so far."""
         metrics = self.folder / "metrics.jsonl"
         return max(0, metrics.read_bytes().count(b"\n") - 1) if metrics.exists() else 0
-
-
-def planned(folder: Path, overrides: list[str]) -> Job:
-    """The job of these overrides, validated. Inside of a Hydra main only, which says where conf/ is."""
-    return Job(folder, overrides, composed_run(overrides))
 
 
 def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:

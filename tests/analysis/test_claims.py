@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from oar.analysis.arms import accuracy_of
 from oar.analysis.claims.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, WITHIN, Claim, load_claims, verdict
 from oar.analysis.claims.ledger import ledger
-from oar.analysis.claims.page import claims_section, write_claims
-from oar.analysis.claims.quantities import accuracy_of, collapse_step
+from oar.analysis.claims.page import claims_section
+from oar.analysis.claims.quantities import collapse_step
+from oar.analysis.reports.page import write_csv
 from oar.common.errors import ConfigError, DataError
 from oar.runs.folder import Run, full_steps, read_run
 from tests.experiments.made_runs import Scores, make_run
@@ -96,7 +98,7 @@ def test_both_intervals_must_agree(tmp_path: Path) -> None:
         folders.append(make_run(tmp_path, "grpo", seed, {"a": [0.5] * 20}, k=100))
         folders.append(make_run(tmp_path, "oar_p", seed, {"a": [0.5 + gain] * 20}, k=100))
     row = judged(claim("difference", "oar_p", "grpo"), *folders, metric="avg@k")
-    found, _ = accuracy_of("avg@k", [[read_run(one) for one in folders[at::2]] for at in (1, 0)])
+    found = accuracy_of("avg@k", [[read_run(one) for one in folders[at::2]] for at in (1, 0)])
     assert found.difference().bootstrap == (
         1.0,
         9.0,
@@ -161,7 +163,7 @@ def test_the_interval_is_that_of_a_naive_bootstrap(tmp_path: Path, seeds: int) -
     low, high = np.quantile(draws, [0.025, 0.975])
     gains = [(arrays["oar_p"][name] - arrays["grpo"][name]).mean() for name in ("a", "b")]
     assert row["value"] == pytest.approx(100 * np.mean(gains))
-    found, _ = accuracy_of(
+    found = accuracy_of(
         "avg@k", [[read_run(one) for one in folders if method in one.name] for method in ("oar_p", "grpo")]
     )
     assert found.difference().bootstrap == pytest.approx((low, high), abs=0.07 * (high - low))
@@ -451,7 +453,7 @@ def test_a_number_of_the_paper_is_never_ours(tmp_path: Path) -> None:
     numbers = table[table["paper_claim"].str.startswith("Qwen2.5-7B: ")]
     assert set(numbers["verdict"]) == {NOT_REPRODUCED}
     assert numbers["value"].round(1).tolist() == [20.0] * 6 + [30.0] * 4 + [3.0, 10.0, 10.0, 9.0]
-    write_claims(table, tmp_path / "claims.csv")
+    write_csv(table, tmp_path / "claims.csv")
     written = pd.read_csv(tmp_path / "claims.csv", dtype=str, keep_default_na=False)
     ours = [column for column in written.columns if not column.startswith("paper_")]
     assert all(written["paper_claim"].str.contains(number, regex=False).any() for number in PAPERS_NUMBERS)

@@ -11,7 +11,7 @@ from PIL import Image
 from experiments.inspect_credit.page import inspector_html
 from experiments.report.page import Section
 from oar.analysis.reports.differences import DIFFERENCES
-from oar.analysis.reports.study_page import UNWRITTEN, StudyPage, write_study
+from oar.analysis.reports.page import UNWRITTEN, StudyPage, write_study
 from tests.experiments.inspector_pages import small_page
 
 ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{js}}"

@@ -17,7 +17,7 @@ from experiments.report.charts import Dot, Panel, Row, dot_chart
 from experiments.report.folders import slug
 from experiments.report.page import Report, Section, report_html
 from experiments.report.summary import does_it_matter, summary, which_tokens
-from oar.analysis.reports.study_page import UNWRITTEN
+from oar.analysis.reports.page import UNWRITTEN
 from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from oar.statistics.intervals import ENDS

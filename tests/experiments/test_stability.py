@@ -11,7 +11,7 @@ from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
 from experiments.stability.page import write_stability
 from experiments.stability.studies import study_of
-from oar.analysis.reports.study_page import UNWRITTEN
+from oar.analysis.reports.page import UNWRITTEN
 from oar.common.provenance import ROOT
 from tests.experiments.made_runs import make_run
 from tests.experiments.test_gathering import recorded

@@ -6,30 +6,19 @@ Runs may come from anywhere, the cells of Table 1 or the folders of a sweep: a c
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 import pandas as pd
 
+from oar.analysis.arms import METRICS, Arms, paired
 from oar.analysis.claims.claims import MIN_SEEDS, NOT_RUN, TOO_FEW, Claim, verdict
-from oar.analysis.claims.quantities import QUANTITIES, Arms, NotRunError
+from oar.analysis.claims.quantities import MEASURED, QUANTITIES, NotRunError
 from oar.common.errors import ConfigError
-from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
 from oar.runs.folder import Run, check_alike
 
 CLAIM = ("claim_id", "paper_claim", "paper_target", "paper_source", "quantity", "tolerance", "metric")
 VERDICT = ("verdict", "reason")
-MEASURED = (
-    "value",
-    "low",
-    "high",
-    "unit",
-    "interval_over",
-    "benchmarks",
-    "problems",
-    "k",
-)  # oar.analysis.claims.quantities.Measurement
 RECORD = (
     "profile",
     "model",
@@ -60,7 +49,7 @@ def ledger(claims: Sequence[Claim], runs: Sequence[Run], full_steps: Mapping[str
     rows = []
     for claim in claims:
         _check_quantity(claim)
-        metrics = (SAMPLED_METRIC, GREEDY_METRIC) if QUANTITIES[claim.quantity].on_accuracy else ("",)
+        metrics = METRICS if QUANTITIES[claim.quantity].on_accuracy else ("",)
         rows += [_row(claim, metric, runs, full_steps) for metric in metrics]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"problems": "Int64"})
 
@@ -78,27 +67,25 @@ def _row(claim: Claim, metric: str, runs: Sequence[Run], full_steps: Mapping[str
     }
     try:
         arms = _arms(claim, runs)
-        measured = quantity.measure(claim, metric, arms)
+        found = quantity.measure(claim, metric, arms)
     except NotRunError as missing:
         return stated | {"verdict": NOT_RUN, "reason": str(missing)}
     made = [(run.settings.profile, run.provenance["step"]) for run in chain(*arms)]
-    reason = lacking(len(arms[0]), made, full_steps)
-    judged = TOO_FEW if reason else verdict(measured.low, measured.high, claim.target, claim.tolerance)
-    return stated | {"verdict": judged, "reason": reason} | asdict(measured) | _record(claim, arms)
+    return stated | judged(claim, found, len(arms[0]), made, full_steps) | found | _record(claim, arms)
 
 
-def lacking(seeds: int, made: Iterable[tuple[str, int]], full_steps: Mapping[str, int]) -> str:
-    """What runs of so many seeds lack for a verdict, in words; nothing where they are enough and whole.
-
-    `made`: the profile of each run and the steps it took.
-    """
-    found = [f"{seeds} of {MIN_SEEDS} seeds"] if seeds < MIN_SEEDS else []
+def judged(
+    claim: Claim, found: Mapping[str, Any], seeds: int, made: Iterable[tuple[str, int]], full_steps: Mapping[str, int]
+) -> dict[str, str]:
+    """VERDICT on the interval found from so many seeds; `made`: the profile of each run and the steps it took."""
+    lacking = [f"{seeds} of {MIN_SEEDS} seeds"] if seeds < MIN_SEEDS else []
     for profile, steps in made:
         if profile not in full_steps:
-            found.append(f"how many steps a run of profile {profile} has is not known")
+            lacking.append(f"how many steps a run of profile {profile} has is not known")
         elif steps < full_steps[profile]:
-            found.append(f"{steps} of {full_steps[profile]} steps")
-    return ", ".join(dict.fromkeys(found))
+            lacking.append(f"{steps} of {full_steps[profile]} steps")
+    judgement = TOO_FEW if lacking else verdict(found["low"], found["high"], claim.target, claim.tolerance)
+    return {"verdict": judgement, "reason": ", ".join(dict.fromkeys(lacking))}
 
 
 def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:
@@ -116,10 +103,10 @@ def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:
         if not by_seed:
             raise NotRunError(f"needs runs with {_text(wanted)}{_made_by(claim.needs)}")
         found.append(by_seed)
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found)))
-    if not seeds:
+    arms = paired(found)
+    if not arms[0]:
         raise NotRunError(f"{' and '.join(claim.arms)} have no seed in common")
-    return [[by_seed[seed] for seed in seeds] for by_seed in found]
+    return arms
 
 
 def _made_by(needs: Mapping[str, Any]) -> str:
