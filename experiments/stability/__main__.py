@@ -9,8 +9,7 @@ from omegaconf import DictConfig
 
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
-from experiments.stability.page import write_stability
-from experiments.stability.studies import study_of
+from experiments.stability.page import study_of, write_stability
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT

@@ -62,7 +62,6 @@ class _Found:
     """A run's folder as far as it goes."""
 
     name: str
-    folder: Path
     overrides: Sequence[str]  # none where no multirun.yaml tells
     settings: Mapping[str, Any] | None  # config.yaml by dotted key
     metrics: pd.DataFrame | None
@@ -87,7 +86,14 @@ def gather(folders: Sequence[Path]) -> Gathered:
     runs = pd.concat([pd.DataFrame([_described(one) for one in found]), settings], axis=1)
     runs = pd.concat([runs, pd.DataFrame([_summary(one.metrics) | _scores(one.run) for one in found])], axis=1)
     runs = runs.astype(dict.fromkeys(["steps", "step", *COLLAPSES], "Int64"))
-    lines = [_lines(one.name, one.metrics) for one in found if one.metrics is not None]
+    lines = [
+        one.metrics.melt(var_name="metric", value_name="value", ignore_index=False)
+        .dropna()
+        .reset_index()
+        .assign(run=one.name)
+        for one in found
+        if one.metrics is not None
+    ]
     labels = runs[["run", "seed", *varying]]
     metrics = labels.merge(pd.concat(lines, ignore_index=True), on="run") if lines else pd.DataFrame()
     sweeps = {folder.name: _recorded(folder) for folder in folders}
@@ -152,17 +158,13 @@ def _is_aside(folder: Path) -> bool:
 
 
 def _read(name: str, folder: Path, overrides: Sequence[str]) -> _Found:
-    config = folder / "config.yaml"
+    config, log = folder / "config.yaml", folder / METRICS
     settings = _flat(OmegaConf.to_container(saved_config(config))) if config.exists() else None
-    metrics = read_lines(folder / METRICS) if _has_lines(folder / METRICS) else None
+    metrics = read_lines(log) if log.exists() and b"\n" in log.read_bytes() else None
     run = read_run(folder) if settings is not None and (folder / "evaluation.json").exists() else None
     if run is not None and settings is not None and run.provenance["step"] != settings["learner.steps"]:
         run = None  # evaluated once, and now going on to more steps
-    return _Found(name, folder, overrides, settings, metrics, run)
-
-
-def _has_lines(path: Path) -> bool:
-    return path.exists() and b"\n" in path.read_bytes()
+    return _Found(name, overrides, settings, metrics, run)
 
 
 def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
@@ -241,8 +243,3 @@ def _scores(run: Run | None) -> dict[str, float | None]:
         return {}
     rows = run.scores[run.scores["metric"].isin(ACCURACIES)]
     return {f"{row['metric']} {row['benchmark']}": row["value"] for row in rows.to_dict("records")}
-
-
-def _lines(name: str, metrics: pd.DataFrame) -> pd.DataFrame:
-    long = metrics.reset_index().melt(id_vars="step", var_name="metric", value_name="value").dropna()
-    return long.assign(run=name)

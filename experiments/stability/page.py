@@ -1,6 +1,8 @@
 """The page of a sweep or an ablation: tables of its levels, pictures, the paper's claims that it tests, what did not finish."""
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ from omegaconf import OmegaConf
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.gathering import FINISHED, NOT_BEGUN, REWARD_SHARE, UNFINISHED, Gathered
 from experiments.stability.levels import Levels, short
-from experiments.stability.studies import Study
 from oar.analysis.arms import METRICS
 from oar.analysis.claims.claims import NOT_RUN, load_claims
 from oar.analysis.claims.ledger import ledger
@@ -22,6 +23,17 @@ from oar.common.provenance import joined_provenance
 from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.runs.folder import full_steps
 from oar.statistics.intervals import CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """The words of a page. `reference`: the level that the others are held against; None: the first."""
+
+    title: str
+    question: str
+    paper: str
+    reference: tuple[Any, ...] | None = None
+
 
 CLAIMS = "The paper's claims that these runs can test"
 COMMON = ("profile", "model.name", "method.name", "gating.name", "probe.name", "learner.steps")  # told where all agree
@@ -44,6 +56,41 @@ for the lowest entropy. *Suppressed*, *boosted*: shares of the reasoning tokens 
 sum was restored. A run has collapsed at the first step at which the mean entropy of {window} steps falls below {share:g} of what
 it was at first, or from which the mean reward of {window} steps stays, to the end, below {reward:g} of its highest before; both
 bounds are assumptions of ours. Runs that did not finish count there too, as far as they went."""
+OTHER_SETTING = "That is on Qwen2.5-7B; what holds or fails on another model and task says nothing of it."
+KNOWN = {
+    ("gating.tau", "gating.beta"): Study(
+        "The stability frontier over tau and beta",
+        "Where on the plane of `gating.tau` (level of the gate's threshold) and `gating.beta` (strength of the boost) does "
+        "training go well, how far does credit concentrate, and does anything collapse?",
+        "tau 0.3 to 0.7 is stable, too low a tau collapses the entropy, too high a one slows learning; its defaults are "
+        f"tau 0.4 and beta 2 (docs/METHOD.md §5, §6, §7.3). {OTHER_SETTING}",
+        (0.4, 2),
+    ),
+    ("gating.name",): Study(
+        "Gating: both levels, one of them, none",
+        "What do boosting and suppressing contribute, each on its own?",
+        f"Boosting only and suppressing only are worse than both together (docs/METHOD.md §6). {OTHER_SETTING}",
+        ("bilevel",),
+    ),
+    ("probe.name",): Study(
+        "Outcome probes",
+        "Which distribution should stand for the model's answer when importance is measured?",
+        "`as_mean` is above `lt_logits` and `as_joint`; the default is `warmup`, `lt_logits` first and `as_mean` after it "
+        f"(docs/METHOD.md §3). {OTHER_SETTING}",
+        ("warmup",),
+    ),
+}
+
+
+def study_of(keys: Sequence[str]) -> Study:
+    """The study that compares these settings."""
+    names = " and ".join(f"`{key}`" for key in keys)
+    plain = Study(
+        f"A sweep over {' and '.join(map(short, keys))}",
+        f"What does {names} change?",
+        "docs/METHOD.md holds nothing that the paper says of it.",
+    )
+    return KNOWN.get(tuple(keys), plain)
 
 
 def write_stability(

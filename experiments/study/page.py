@@ -6,26 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from experiments.shared.committed_pages import read_page, replaced, write_page
-from experiments.study.credit_dynamics import credit_table
-from experiments.study.credit_dynamics_page import credit_section, draw_credit, draw_profile
-from experiments.study.mistakes import mistakes_table
-from experiments.study.mistakes_page import draw_mistakes, mistakes_section
+from experiments.study.credit_dynamics import credit_section, credit_table, draw_credit, draw_profile
+from experiments.study.mistakes import draw_mistakes, mistakes_section, mistakes_table
 from experiments.study.studies import arm_differences, arm_scores, judged_differences
 from oar.analysis.reports.differences import one_seed
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, draw_curves, save_png
+from oar.analysis.reports.figures import draw_curves, draw_forest
 from oar.analysis.reports.page import StudyPage, interval_text, table_lines, with_error, write_csv, write_study
 from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.runs.folder import Run, step_seconds
 from oar.statistics.intervals import CONFIDENCE, mean_and_standard_error
 from oar.statistics.power import POWER
 
-FAR = 3.0  # of the median reach of the intervals: an arm beyond is not drawn to scale
 METRICS = {SAMPLED_METRIC: "avg@k, temperature 1", GREEDY_METRIC: "pass@1, greedy"}
 READING = """**How to read it.** Percent of held-out problems, mean of the tiers. *Means* are ± the standard error over training
 seeds. *Differences* are an arm minus `{reference}` under the same condition, percentage points, paired by seed and by problem:
@@ -53,7 +47,7 @@ def write_results(
         tables["mistakes.csv"] = mistakes_table(runs)
     for name, one in tables.items():
         write_csv(one, folder / name)
-    draw_forest(table, folder / "forest.png", reference=reference)
+    draw_differences(table, folder / "forest.png", reference=reference)
     pictures = {"forest.png": f"Difference from {reference} in percentage points, with 95 % intervals"}
     labels = {arm: arm for arm in dict.fromkeys(run.arm for run in runs)}
     for condition in dict.fromkeys(run.condition for run in runs):
@@ -88,7 +82,7 @@ def judge_study(folder: Path, _claims: Path, provenance: Mapping[str, Any]) -> N
     for metric, title in METRICS.items():
         text = replaced(text, f"## Differences: {title}\n\n", differences_table(table[table["metric"] == metric]))
     write_csv(table, folder / "differences.csv")
-    draw_forest(table, folder / "forest.png", reference=reference)
+    draw_differences(table, folder / "forest.png", reference=reference)
     write_page(folder, text, provenance)
 
 
@@ -132,55 +126,14 @@ def needed_text(needed: int | None, error: float) -> str:
     return "" if math.isnan(error) else said
 
 
-def draw_forest(table: pd.DataFrame, path: Path, *, reference: str) -> None:
-    """A panel per metric, a line per condition and arm: the difference with its interval. Arms differ in colour and mark.
-
-    What the bootstrap alone says is drawn thick. An arm that is far from all others stands as an arrow with its number at the
-    edge, so that it does not squeeze them, and an interval that goes on beyond the edge has an arrow there.
-    """
-    arms = list(table["arm"].unique())
-    pairs = list(table[["condition", "arm"]].drop_duplicates().itertuples(index=False, name=None))
-    conditions = list(dict.fromkeys(condition for condition, _ in pairs))
+def draw_differences(table: pd.DataFrame, path: Path, *, reference: str) -> None:
+    """A panel per metric, a line per condition and arm. Arms differ in colour and mark."""
+    arms, conditions = list(table["arm"].unique()), list(table["condition"].unique())
+    lines = table[["condition", "arm"]].drop_duplicates().reset_index(drop=True)
     # A gap between conditions.
-    heights = {pair: place + conditions.index(pair[0]) * 0.7 for place, pair in enumerate(pairs)}
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 1.4 + 0.3 * len(pairs)), layout="constrained")
-        for axes, (metric, title) in zip(figure.subplots(1, 2, sharey=True), METRICS.items(), strict=True):
-            rows = table[table["metric"] == metric]
-            edge = FAR * rows[["bootstrap_low", "bootstrap_high"]].abs().max(axis=1).median()
-            for row in rows.to_dict("records"):
-                index, difference = arms.index(row["arm"]), row["difference"]
-                height, colour = heights[(row["condition"], row["arm"])], COLOURS[(index + 1) % len(COLOURS)]
-                if abs(difference) > edge:
-                    _draw_far(axes, difference, height, colour)
-                    continue
-                low, high = max(row["low"], -edge), min(row["high"], edge)
-                axes.hlines(height, low, high, color=colour, linewidth=0.9)
-                axes.hlines(height, row["bootstrap_low"], row["bootstrap_high"], color=colour, linewidth=2.8)
-                for end, mark, beyond in ((low, "<", row["low"] < low), (high, ">", row["high"] > high)):
-                    if beyond:
-                        axes.plot(end, height, mark, color=colour, markersize=4)
-                axes.plot(difference, height, MARKERS[(index + 1) % len(MARKERS)], color=colour, markersize=6)
-            axes.axvline(0.0, color="#555555", linewidth=1, linestyle=":")
-            axes.set_title(title, fontsize=10, loc="left")
-            axes.set_xlabel(f"difference from {reference} (points)")
-            axes.grid(visible=False, axis="y")
-        names = [f"{arm}  ({condition})" if len(conditions) > 1 else arm for condition, arm in pairs]
-        axes.set_yticks([heights[pair] for pair in pairs], names)
-        axes.set_ylim(max(heights.values()) + 0.7, -0.7)
-        figure.supxlabel(f"thin: {CONFIDENCE:.0%} interval to judge by; thick: of its bootstrap alone", fontsize=9)
-        save_png(figure, path)
-
-
-def _draw_far(axes: Axes, difference: float, height: float, colour: str) -> None:
-    """An arrow at the left or right edge, and the number."""
-    below = difference < 0
-    axes.text(
-        0.01 if below else 0.99,
-        height,
-        f"◂ {difference:+.1f}" if below else f"{difference:+.1f} ▸",
-        transform=axes.get_yaxis_transform(),
-        color=colour,
-        horizontalalignment="left" if below else "right",
-        verticalalignment="center",
-    )
+    lines["height"] = lines.index + lines["condition"].map(conditions.index) * 0.7
+    lines["style"] = lines["arm"].map(arms.index) + 1
+    lines["name"] = lines["arm"] + (("  (" + lines["condition"] + ")") if len(conditions) > 1 else "")
+    rows = table.rename(columns={"difference": "value"}).merge(lines, on=["condition", "arm"])
+    panels = {title: rows[rows["metric"] == metric] for metric, title in METRICS.items()}
+    draw_forest(panels, path, xlabel=f"difference from {reference} (points)")

@@ -5,8 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.study.mistakes import RIGHT, WRITTEN_OUT, mistakes_table
-from experiments.study.mistakes_page import mistakes_section
+from experiments.study.mistakes import RIGHT, WRITTEN_OUT, mistakes_section, mistakes_table
 from experiments.study.page import write_results
 from oar.analysis.reports.page import StudyPage
 from oar.common.errors import DataError

@@ -10,8 +10,7 @@ import pytest
 from experiments.reanalyse import judge
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels
-from experiments.stability.page import write_stability
-from experiments.stability.studies import study_of
+from experiments.stability.page import study_of, write_stability
 from experiments.study.page import write_results
 from experiments.table1.page import write_table1
 from oar.analysis.reports.page import StudyPage

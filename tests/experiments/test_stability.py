@@ -9,8 +9,7 @@ from PIL import Image
 
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
-from experiments.stability.page import write_stability
-from experiments.stability.studies import study_of
+from experiments.stability.page import study_of, write_stability
 from oar.analysis.reports.page import UNWRITTEN
 from oar.common.provenance import ROOT
 from tests.experiments.made_runs import make_run

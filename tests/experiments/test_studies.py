@@ -12,7 +12,7 @@ from hydra import initialize_config_dir
 
 from experiments.study.__main__ import StudyConfig, plan
 from experiments.study.credit_dynamics import credit_table, weight_quantities
-from experiments.study.page import draw_forest, write_results
+from experiments.study.page import draw_differences, write_results
 from experiments.study.studies import arm_differences
 from oar.analysis.arms import METRICS, holm
 from oar.analysis.reports.page import StudyPage
@@ -257,14 +257,14 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
 
 def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path):
     drawn = []
-    monkeypatch.setattr("experiments.study.page.save_png", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr("oar.analysis.reports.figures.save_png", lambda figure, _: drawn.append(figure))
     differences = {"a": -2.0, "b": 1.0, "c": -24.0}
     rows = [["default", metric, arm, at, at - 1.5, at + 1.5] for metric in METRICS for arm, at in differences.items()]
     table = pd.DataFrame(rows, columns=["condition", "metric", "arm", "difference", "bootstrap_low", "bootstrap_high"])
     # Student's alone reaches beyond what is drawn of b.
     table[["low", "high"]] = table[["bootstrap_low", "bootstrap_high"]]
     table.loc[table["arm"] == "b", ["low", "high"]] = [-80.0, 82.0]
-    draw_forest(table, tmp_path / "forest.png", reference="grpo")
+    draw_differences(table, tmp_path / "forest.png", reference="grpo")
     for axes in drawn[0].axes:
         low, high = axes.get_xlim()
         assert -13 < low < -10  # three times the median reach of the bootstrap's ends
@@ -275,7 +275,7 @@ def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path)
         }
         assert [text.get_text() for text in axes.texts] == ["◂ -24.0"]
     table["difference"] *= -1
-    draw_forest(table[table["arm"] != "b"], tmp_path / "forest.png", reference="grpo")
+    draw_differences(table[table["arm"] != "b"], tmp_path / "forest.png", reference="grpo")
     assert [text.get_text() for text in drawn[1].axes[0].texts] == []  # of two, none is far from the others
-    draw_forest(table, tmp_path / "forest.png", reference="grpo")
+    draw_differences(table, tmp_path / "forest.png", reference="grpo")
     assert [text.get_text() for text in drawn[2].axes[0].texts] == ["+24.0 ▸"]
