@@ -22,7 +22,7 @@ from oar.statistics.intervals import PERCENT
 NUMBERS = ["tolerance", "value", "low", "high", "problems"]  # the other columns of claims.csv are text
 
 
-def judge_sweep(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> None:
+def judge_sweep(folder: Path, provenance: Mapping[str, Any]) -> None:
     """levels.csv, claims.csv, the picture of the levels, and the parts of the page that show accuracies and verdicts."""
     runs, table = pd.read_csv(folder / "runs.csv"), pd.read_csv(folder / "levels.csv")
     keys = list(table.columns[: table.columns.get_loc("runs")])
@@ -30,7 +30,7 @@ def judge_sweep(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> No
     text = replaced(read_page(folder), "## Accuracy\n\n", accuracy_section(levels))
     stated = folder / "claims.csv"
     if stated.exists():
-        known = {one.id: one for one in load_claims(claims)}
+        known = {one.id: one for one in load_claims()}
         ledger = pd.read_csv(stated, dtype=str, keep_default_na=False)
         ledger[NUMBERS] = ledger[NUMBERS].apply(pd.to_numeric)
         rows = [_judged(row, known[row["claim_id"]], levels) for row in ledger.to_dict("records")]

@@ -35,7 +35,7 @@ def draw_frontier(levels: Levels, path: Path) -> None:
         SAMPLED_METRIC: (f"final accuracy, {SAMPLED_METRIC} (%)", _accuracy_text),
         "entropy": ("policy entropy at the end (nats)", lambda cell: f"{cell['entropy']:.3f}"),
         "ess_ratio": ("ESS ratio of the weights at the end", lambda cell: f"{cell['ess_ratio']:.2f}"),
-        "collapse_step": ("step of the first collapse", lambda cell: f"{cell['collapse_step']}\n{_share(cell)}"),
+        "collapse_step": ("step of the first collapse", _collapse_text),
     }
     columns, rows = map(len, levels.values)
     with mpl.rc_context(STYLE | {"axes.grid": False}):
@@ -53,14 +53,18 @@ def draw_levels(levels: Levels, path: Path) -> None:
         f"difference {SAMPLED_METRIC}": f"{SAMPLED_METRIC}, difference (points)",
         f"difference {GREEDY_METRIC}": f"{GREEDY_METRIC} greedy, difference (points)",
     }
-    rows = {title: [] for column, title in panels.items() if column in levels.table}
-    for height, ((name,), cell) in enumerate(levels.cells.items()):
-        for column, title in panels.items():
-            if column in levels.table:  # one level has no difference
-                ends = {end: cell.get(f"{column} {end}".replace("_", " "), np.nan) for end in ENDS}
-                line = {"name": str(name), "height": height, "style": height + 1, "value": cell[column]}
-                rows[title].append(line | ends)
-    draw_forest({title: pd.DataFrame(found) for title, found in rows.items()}, path, plain=[panels[SAMPLED_METRIC]])
+    numbers = range(len(levels.cells))
+    lines = pd.DataFrame(levels.cells.values()).assign(
+        name=list(map(str, levels.values[0])), height=numbers, style=numbers
+    )
+    names = {
+        title: {column: "value", **{f"{column} {end}".replace("_", " "): end for end in ENDS}}
+        for column, title in panels.items()
+        if column in lines  # one level has no difference
+    }
+    draw_forest(
+        {title: lines.rename(columns=new) for title, new in names.items()}, path, plain=[panels[SAMPLED_METRIC]]
+    )
 
 
 def draw_trajectories(gathered: Gathered, levels: Levels, path: Path) -> None:
@@ -127,8 +131,8 @@ def _absent(cell: Cell, column: str) -> str:
     return f"none of\n{cell['begun']} runs" if column == "collapse_step" and cell["begun"] else "no run\nfinished"
 
 
-def _share(cell: Cell) -> str:
-    return f"({cell['collapsed']} of {cell['begun']} runs)"
+def _collapse_text(cell: Cell) -> str:
+    return f"{cell['collapse_step']}\n({cell['collapsed']} of {cell['begun']} runs)"
 
 
 def _draw_curves(axes: Axes, gathered: Gathered, levels: Levels, level: tuple[Any, ...], name: str, index: int) -> None:
@@ -142,7 +146,7 @@ def _draw_curves(axes: Axes, gathered: Gathered, levels: Levels, level: tuple[An
     lines = levels.values[0]
     numeric = not isinstance(lines[0], str)
     colour = mpl.colormaps[MAP](index / max(1, len(lines) - 1) * 0.9) if numeric else COLOURS[index % len(COLOURS)]
-    collapsed = dict(zip(gathered.runs["run"], gathered.runs["collapse_step"], strict=True))
+    collapsed: dict[Any, Any] = dict(zip(gathered.runs["run"], gathered.runs["collapse_step"], strict=True))
     for run, curve in runs.items():
         axes.plot(curve.index, curve, color=colour, linewidth=0.6, alpha=0.5)
         if pd.notna(collapsed[run]):

@@ -94,15 +94,15 @@ def study_of(keys: Sequence[str]) -> Study:
 
 
 def write_stability(
-    study: Study, gathered: Gathered, levels: Levels, folder: Path, *, claims: Path, repeat: str | None = None
+    study: Study, gathered: Gathered, levels: Levels, folder: Path, *, repeat: str | None = None
 ) -> Path:
     """Write the page, `runs.csv`, `levels.csv`, `metrics.parquet`, pictures and `provenance.json` into `folder`.
 
-    Where the runs can test a claim of the paper, `claims.csv` as well. `claims`: the folder of the paper's claims; `repeat`: the
-    command that repeats all, the multirun's own and that of the page where None. Returns the page.
+    Where the runs can test a claim of the paper, `claims.csv` as well. `repeat`: the command that repeats all; where None, the
+    multirun's own and that of the page. Returns the page.
     """
     runs = list(gathered.finished.values())
-    tested = ledger(load_claims(claims), runs, full_steps())
+    tested = ledger(load_claims(), runs, full_steps())
     tested = tested[tested["verdict"] != NOT_RUN]
     for name, table in {"runs.csv": gathered.runs, "levels.csv": levels.table.reset_index()}.items():
         write_csv(table, folder / name)

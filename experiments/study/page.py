@@ -70,7 +70,7 @@ def write_results(
     return write_study(replace(about, measured="\n\n".join(measured), pictures=pictures), folder)
 
 
-def judge_study(folder: Path, _claims: Path, provenance: Mapping[str, Any]) -> None:
+def judge_study(folder: Path, provenance: Mapping[str, Any]) -> None:
     """differences.csv, forest.png and the parts of the page that show differences once more, from scores.csv and the bootstrap's
     ends in differences.csv.
     """

@@ -22,7 +22,6 @@ TABLE_SAYS = {
     "method": "type methods=[grpo,oar_g]",
     "learner.steps": "type steps=100",
 }
-REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
 @entry
@@ -33,7 +32,7 @@ def main(config: DictConfig) -> None:
     jobs = plan(cfg, HydraConfig.get().overrides.task, folder)
     run_missing(jobs, folder / "cells", cfg.parallel_runs)
     provenance = joint_provenance(jobs, cfg.parallel_runs)
-    write_table1([(job.arm, job.folder) for job in jobs], folder, reference=REFERENCE, provenance=provenance)
+    write_table1([(job.arm, job.folder) for job in jobs], folder, provenance=provenance)
     print((folder / "table1.md").read_text())
     print(f"written to {folder}: table1.csv, claims.csv, table1.md, table1.png, curves.png, provenance.json")
 

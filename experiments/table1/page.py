@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from oar.analysis.claims.claims import load_claims
+from oar.analysis.claims.claims import REFERENCE, load_claims
 from oar.analysis.claims.ledger import ledger
 from oar.analysis.claims.page import claims_section
 from oar.analysis.reports.differences import differences_from_grpo, differences_section
@@ -33,25 +33,21 @@ SCORES = "scores.parquet"  # of all runs: their samples.parquet are too large to
 KEYS = ["method", "seed", "benchmark", "metric"]
 
 
-def write_table1(
-    cells: Sequence[tuple[str, Path]], folder: Path, *, reference: Path, provenance: Mapping[str, object]
-) -> None:
+def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance: Mapping[str, object]) -> None:
     """Write the eight files into `folder`, each atomically; `scores.parquet` only where a run holds scores of single problems.
 
-    `cells`: the method and the folder of each finished run; `reference`: the folder of the paper's values and claims
-    (results/reference); `provenance`: oar.common.provenance.collect_provenance. Scores of single problems come from each cell's
-    samples.parquet, else from the `scores.parquet` that stands in `folder`. Raises DataError when a file is missing, a cell
-    occurs twice, or cells do not measure the same thing.
+    `cells`: the method and the folder of each finished run; `provenance`: oar.common.provenance.collect_provenance. Scores of
+    single problems come from each cell's samples.parquet, else from the `scores.parquet` that stands in `folder`. Raises
+    DataError when a file is missing, a cell occurs twice, or cells do not measure the same thing.
     """
     # Everything is read before anything is written: an unfinished cell leaves the last table as it was.
     runs = sorted(read_cells(cells, folder / SCORES), key=lambda run: (method_order(run.arm), run.seed))
     labels = {run.arm: label(run.arm) for run in runs}
     scores, problems, trained = read_scores(runs), problems_of(runs), [run for run in runs if run.arm != BASE]
-    check_problems(problems, scores, folder / SCORES)
     curves = [(run.arm, run.metrics) for run in trained]
     compared = differences_from_grpo(runs, scores["metric"].unique().tolist())
-    claims = ledger(load_claims(reference), trained, full_steps())
-    paper = pd.read_csv(reference / "paper.csv", dtype=str, keep_default_na=False)  # 1.0 stays 1.0, a blank stays blank
+    claims = ledger(load_claims(), trained, full_steps())
+    paper = pd.read_csv(REFERENCE / "paper.csv", dtype=str, keep_default_na=False)  # 1.0 stays 1.0, a blank stays blank
     text = markdown(runs, scores, compared, paper, claims, provenance)
     write_csv(scores[COLUMNS], folder / "table1.csv")
     write_csv(compared, folder / "differences.csv")
@@ -68,15 +64,18 @@ def write_table1(
     )
 
 
-def judge_table1(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> None:
+def judge_table1(folder: Path, provenance: Mapping[str, Any]) -> None:
     """All of its files once more, from its committed cells and scores.parquet."""
     cells = [(one["method"], folder / "cells" / f"{one['method']}-seed{one['seed']}") for one in provenance["cells"]]
     made = {key: value for key, value in provenance.items() if key != "cells"}
-    write_table1(cells, folder, reference=claims, provenance=made)
+    write_table1(cells, folder, provenance=made)
 
 
 def read_cells(cells: Sequence[tuple[str, Path]], kept: Path) -> list[Run]:
-    """The runs; those whose samples.parquet is not there have their scores of `kept`, the table's scores.parquet."""
+    """The runs; those whose samples.parquet is not there have their scores of `kept`, the table's scores.parquet.
+
+    Raises DataError where the problems of a run do not average to its evaluation.csv: they are of another run.
+    """
     columns = ["method", "seed", *RIGHT]
     earlier = pd.read_parquet(kept) if kept.is_file() else pd.DataFrame(columns=columns)
     if set(columns) - set(earlier.columns):
@@ -86,7 +85,21 @@ def read_cells(cells: Sequence[tuple[str, Path]], kept: Path) -> list[Run]:
         run = read_run(folder, arm=method)
         own = earlier[(earlier["method"] == method) & (earlier["seed"] == run.seed)]
         runs.append(replace(run, kept=own[RIGHT]))
+        _check_problems(runs[-1], kept)
     return runs
+
+
+def _check_problems(run: Run, kept: Path) -> None:
+    for metric in METRICS:
+        stated = run.benchmark_scores(metric)
+        for name, scores in run.problem_scores(metric).items():
+            value = stated[name][0] if name in stated else np.nan
+            if not np.isclose(scores.mean(), value, atol=1e-6):
+                raise DataError(
+                    f"{run.arm}, seed {run.seed}: the problems' {metric} on {name} averages to {scores.mean():.3f}, but its "
+                    f"evaluation.csv says {value:.3f}. samples.parquet of the run, or {kept}, is of another one: delete it, and "
+                    "make the table again."
+                )
 
 
 def problems_of(runs: Sequence[Run]) -> pd.DataFrame:
@@ -94,21 +107,6 @@ def problems_of(runs: Sequence[Run]) -> pd.DataFrame:
     frames = [run.problems.assign(method=run.arm, seed=run.seed) for run in runs if run.problems is not None]
     found = pd.concat(frames, ignore_index=True)[[*KEYS, "k", "problem_id", "right"]]
     return found.astype({"seed": int, "k": int, "right": int})
-
-
-def check_problems(problems: pd.DataFrame, scores: pd.DataFrame, kept: Path) -> None:
-    """Raises DataError where the problems of a run do not average to its evaluation.csv: they are of another run."""
-    share = 100 * problems["right"] / problems["k"]
-    mean = share.groupby([problems[key] for key in KEYS]).mean().rename("mean").reset_index()
-    both = mean.merge(scores[scores["benchmark"] != MEAN], on=KEYS, how="left")
-    wrong = both[~np.isclose(both["mean"], both["value"].astype(float), atol=1e-6)]
-    if len(wrong):
-        one = wrong.iloc[0]
-        raise DataError(
-            f"{one['method']}, seed {one['seed']}: the problems' {one['metric']} on {one['benchmark']} averages to "
-            f"{one['mean']:.3f}, but its evaluation.csv says {one['value']:.3f}. samples.parquet of the run, or {kept}, is "
-            "of another one: delete it, and make the table again."
-        )
 
 
 def read_scores(runs: Sequence[Run]) -> pd.DataFrame:

@@ -15,11 +15,9 @@ from experiments.study.page import write_results
 from experiments.table1.page import write_table1
 from oar.analysis.reports.page import StudyPage
 from oar.common.errors import DataError
-from oar.common.provenance import ROOT
 from tests.experiments.made_runs import make_run
 from tests.experiments.test_studies import three_seeds
 
-CLAIMS = ROOT / "results" / "reference"
 ANALYSIS = {"command": "judge", "git_commit": "beef"}
 MADE = {"command": "make", "git_commit": "c0ffee", "versions": {}}
 
@@ -31,7 +29,7 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 def judged(folder: Path) -> dict[str, str]:
-    judge(folder, claims=CLAIMS, analysis=ANALYSIS)
+    judge(folder, analysis=ANALYSIS)
     made = json.loads((folder / "provenance.json").read_text())
     assert (made["git_commit"], made["analysis"]) == ("c0ffee", ANALYSIS)
     (page,) = folder.glob("*.md")
@@ -64,7 +62,7 @@ def test_what_todays_statistics_say_differently_is_written_anew(tmp_path: Path) 
     values = pd.read_csv(folder / "scores.csv")
     values.assign(value=values["value"].where(values["arm"] == "grpo", 99.0)).to_csv(folder / "scores.csv", index=False)
     with pytest.raises(DataError, match="not of the same runs"):
-        judge(folder, claims=CLAIMS, analysis=ANALYSIS)
+        judge(folder, analysis=ANALYSIS)
 
 
 @pytest.mark.parametrize("setting", ["gating", "tau"])
@@ -80,7 +78,7 @@ def test_a_sweep(tmp_path: Path, setting: str) -> None:
     key = "gating.name" if setting == "gating" else "gating.tau"
     levels = compare_levels(gathered, [key], [values[0]])
     out = tmp_path / "out"
-    write_stability(study_of([key]), gathered, levels, out, claims=CLAIMS)
+    write_stability(study_of([key]), gathered, levels, out)
     before = texts(out)
     assert "too few seeds to tell** (2 of 3 seeds, 3 of 100 steps)" in before["out.md"]
     assert judged(out) == before
@@ -93,7 +91,7 @@ def test_table_1(tmp_path: Path) -> None:
             scores = {"words1": [((problem + seed + shift) % 5) / 4 for problem in range(10)]}
             one = make_run(out / "cells", method, seed, scores)
             cells.append((method, one))
-    write_table1(cells, out, reference=CLAIMS, provenance={**MADE, "config_hash": "abc"})
+    write_table1(cells, out, provenance={**MADE, "config_hash": "abc"})
     before = texts(out)
     for _, one in cells:
         (one / "samples.parquet").unlink()
@@ -102,4 +100,4 @@ def test_table_1(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"must hold one of table1\.csv, levels\.csv, scores\.csv"):
-        judge(tmp_path, claims=CLAIMS, analysis=ANALYSIS)
+        judge(tmp_path, analysis=ANALYSIS)

@@ -49,13 +49,10 @@ def test_differences_by_hand(tmp_path) -> None:
     assert row["error"] == pytest.approx(6.25 / math.sqrt(3))
     assert row["low"] <= 6.25 <= row["high"]
     assert row["bootstrap_low"] >= 0  # no seed and no problem is worse
-    reach = 4.3027 * 6.25 / math.sqrt(3)
-    assert (row["low"], row["high"]) == pytest.approx(
-        (6.25 - reach, 6.25 + reach), abs=1e-3
-    )  # Student's is the wider one
-    assert row["p"] == pytest.approx(
-        0.2254, abs=1e-4
-    )  # of t = sqrt(3) with two degrees of freedom, 1 - t / sqrt(2 + t * t)
+    reach = 4.3027 * 6.25 / math.sqrt(3)  # Student's is the wider one
+    assert (row["low"], row["high"]) == pytest.approx((6.25 - reach, 6.25 + reach), abs=1e-3)
+    # Of t = sqrt(3) with two degrees of freedom, 1 - t / sqrt(2 + t * t).
+    assert row["p"] == pytest.approx(0.2254, abs=1e-4)
     assert row["p_bootstrap"] < row["p"]
     assert row["seeds_needed"] == 10  # one standard deviation, power 0.8: the tables' ten pairs
     greedy = table[table["metric"] == "pass@1"].iloc[0]
@@ -141,11 +138,8 @@ def keep_samples(run, *by_step):
 
 def test_credit_is_read_from_the_kept_completions_that_have_some(tmp_path) -> None:
     grpo = keep_samples(finished(tmp_path, "grpo", 1, {"a": EASY}), [([1.0, 1.0], 0.5)])
-    oar = keep_samples(
-        finished(tmp_path, "oar_g", 1, {"a": EASY}),
-        [([1.0, 1.0], 0.5), ([0.5, 1.5], -0.5), ([0.0, 2.0], 0.0)],  # the last has no advantage
-        [([0.0, 2.0], 1.0)],
-    )
+    steps = ([([1.0, 1.0], 0.5), ([0.5, 1.5], -0.5), ([0.0, 2.0], 0.0)], [([0.0, 2.0], 1.0)])  # one has no advantage
+    oar = keep_samples(finished(tmp_path, "oar_g", 1, {"a": EASY}), *steps)
     table = credit_table([grpo, oar])
     assert set(table["arm"]) == {"oar_g"}
     causal = table[table["quantity"] == "causal_weight"].set_index("step")["value"]
@@ -206,14 +200,8 @@ def test_a_study_that_cannot_work_is_refused() -> None:
 
 def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_path) -> None:
     arms = "arms={grpo: ['method=grpo'], oar_g: ['method=oar_g']}"
-    chosen = [
-        "seeds=2",
-        "mistakes=false",
-        "~arms",
-        f"+{arms}",
-        f"work_dir={tmp_path}/runs",
-        f"output_dir={tmp_path}/page",
-    ]
+    chosen = ["seeds=2", "mistakes=false", "~arms", f"+{arms}"]
+    chosen += [f"work_dir={tmp_path}/runs", f"output_dir={tmp_path}/page"]
     _, runs = study("controls", *chosen)
     for number, job in enumerate(runs):
         made = make_run(tmp_path / "made" / str(number), job.arm, job.settings.seed, {"words1": EASY})
@@ -269,10 +257,8 @@ def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path)
         low, high = axes.get_xlim()
         assert -13 < low < -10  # three times the median reach of the bootstrap's ends
         assert 10 < high < 13
-        assert {(line.get_marker(), line.get_xdata()[0]) for line in axes.lines if line.get_marker() in "<>"} == {
-            ("<", -10.5),
-            (">", 10.5),
-        }
+        ends = {(line.get_marker(), line.get_xdata()[0]) for line in axes.lines if line.get_marker() in "<>"}
+        assert ends == {("<", -10.5), (">", 10.5)}
         assert [text.get_text() for text in axes.texts] == ["◂ -24.0"]
     table["difference"] *= -1
     draw_differences(table[table["arm"] != "b"], tmp_path / "forest.png", reference="grpo")

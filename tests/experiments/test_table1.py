@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from experiments.table1.page import write_table1
+from oar.analysis.claims.claims import REFERENCE
 from oar.common.errors import DataError
 from tests.experiments.made_runs import describe_run, write_lines
 
-REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 PROVENANCE: dict[str, object] = {"config_hash": "abc", "git_commit": None, "versions": {"torch": "2", "oar": None}}
 PNG = b"\x89PNG\r\n\x1a\n"
 Cell = tuple[str, Path]
@@ -47,7 +47,7 @@ def two_seeds(folder: Path) -> list[Cell]:
 
 
 def write(cells: list[Cell], out: Path) -> str:
-    write_table1(cells, out, reference=REFERENCE, provenance=PROVENANCE)
+    write_table1(cells, out, provenance=PROVENANCE)
     return (out / "table1.md").read_text()
 
 

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from oar.analysis.reports.methods import METHOD, kind
 from oar.common.files import atomic_path
-from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
+from oar.evaluation.evaluate import MEAN, METRICS
 from oar.statistics.intervals import CONFIDENCE, mean_and_standard_error
 
 COLOURS = ("#7f7f7f", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
@@ -30,7 +30,6 @@ STYLE: dict[Any, Any] = {
     "font.size": 10,
 }
 FAR = 3.0  # of the median reach of the intervals: a difference beyond is not drawn to scale
-TITLES = {SAMPLED_METRIC: "avg@{k}, temperature {temperature}", GREEDY_METRIC: "pass@1, greedy"}
 # metric of metrics.jsonl: title of its panel, steps of the running mean (one batch is noisy, an evaluation is not)
 CURVES = {
     "eval/mean/avg@1": ("accuracy on the curve set, avg@1, mean of tiers (%)", 1),
@@ -45,13 +44,13 @@ def draw_table1(scores: pd.DataFrame, labels: Mapping[str, str], path: Path) -> 
 
     `scores` is `experiments.table1.page.read_scores`; `labels` maps methods to names, in drawing order.
     """
-    metrics = [metric for metric in TITLES if metric in set(scores["metric"])]
+    metrics = [metric for metric in METRICS if metric in set(scores["metric"])]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 1.0 + 3.4 * len(metrics)), layout="constrained")
         for axes, metric in zip(figure.subplots(len(metrics), 1, squeeze=False)[:, 0], metrics, strict=True):
             rows = scores[scores["metric"] == metric]
             _draw_dots(axes, rows, labels)
-            axes.set_title(with_sampling(TITLES[metric], rows), loc="left")
+            axes.set_title(with_sampling(METRICS[metric], rows), loc="left")
         seeds = scores.groupby("method")["seed"].nunique()
         count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
         bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
