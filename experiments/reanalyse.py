@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from experiments.stability.again import judge_sweep
+from experiments.stability.reanalysis import judge_sweep
 from experiments.study.page import judge_study
 from experiments.table1.page import judge_table1
 from oar.command_line.entry import entry

@@ -44,7 +44,7 @@ class Gathered:
     """What `gather` found.
 
     runs: a row per run, `run` its name, `state` finished, unfinished or not begun, `why` it is not finished, its `overrides`
-    where multirun.yaml tells, `step` of `steps` done, `seed`, a column per setting that `varying` names, the columns of LAST,
+    where multirun.yaml has them, `step` of `steps` done, `seed`, a column per setting that `varying` names, the columns of LAST,
     `entropy_lowest`, `collapse_entropy`, `collapse_reward` and the earlier one as `collapse_step`, and a column per accuracy
     (`avg@k words1`, `pass@1 mean`, percent). metrics: run, seed, the settings, step, metric, value. finished: by name. sweeps: by
     the name of each folder what was typed after `python -m experiments.train -m`; nothing where it is no multirun's.
@@ -62,7 +62,7 @@ class _Found:
     """A run's folder as far as it goes."""
 
     name: str
-    overrides: Sequence[str]  # none where no multirun.yaml tells
+    overrides: Sequence[str]  # none without multirun.yaml
     settings: Mapping[str, Any] | None  # config.yaml by dotted key
     metrics: pd.DataFrame | None
     run: Run | None
@@ -86,14 +86,8 @@ def gather(folders: Sequence[Path]) -> Gathered:
     runs = pd.concat([pd.DataFrame([_described(one) for one in found]), settings], axis=1)
     runs = pd.concat([runs, pd.DataFrame([_summary(one.metrics) | _scores(one.run) for one in found])], axis=1)
     runs = runs.astype(dict.fromkeys(["steps", "step", *COLLAPSES], "Int64"))
-    lines = [
-        one.metrics.melt(var_name="metric", value_name="value", ignore_index=False)
-        .dropna()
-        .reset_index()
-        .assign(run=one.name)
-        for one in found
-        if one.metrics is not None
-    ]
+    logged = [(one.name, one.metrics.reset_index()) for one in found if one.metrics is not None]
+    lines = [frame.melt("step", var_name="metric").dropna().assign(run=name) for name, frame in logged]
     labels = runs[["run", "seed", *varying]]
     metrics = labels.merge(pd.concat(lines, ignore_index=True), on="run") if lines else pd.DataFrame()
     sweeps = {folder.name: _recorded(folder) for folder in folders}

@@ -36,7 +36,7 @@ class Study:
 
 
 CLAIMS = "The paper's claims that these runs can test"
-COMMON = ("profile", "model.name", "method.name", "gating.name", "probe.name", "learner.steps")  # told where all agree
+COMMON = ("profile", "model.name", "method.name", "gating.name", "probe.name", "learner.steps")  # shown where all agree
 DIAGNOSTICS = {
     "reward": ("training reward", ".3f"),
     "entropy": ("entropy (nats)", ".3f"),
@@ -179,8 +179,8 @@ def _measured(gathered: Gathered, levels: Levels, tested: pd.DataFrame) -> str:
     ]
     missing = gathered.runs[gathered.runs["state"] != FINISHED]
     if len(missing):
-        told = missing[["run", "state", "why", "overrides"]].to_numpy().tolist()
-        rows = [[f"`{run}`", state, why, f"`{made}`" if made else ""] for run, state, why, made in told]
+        found = missing[["run", "state", "why", "overrides"]].to_numpy().tolist()
+        rows = [[f"`{run}`", state, why, f"`{made}`" if made else ""] for run, state, why, made in found]
         parts += [
             "## Runs that have not finished",
             "They are no part of the accuracies; what they logged is in `metrics.parquet`.",

@@ -1,4 +1,4 @@
-"""A study, run by run: `python -m experiments.study experiment=pays`. Finished runs are kept, so it can be interrupted.
+"""A study, run by run: `python -m experiments.study experiment=pays`. Finished runs are not repeated, so it can be interrupted.
 
 Arms are compared under conditions, each under the same training seeds; conf/experiment says which. A run that several studies
 need is made once: its folder in `work_dir` is named by what it computes.
@@ -84,7 +84,7 @@ def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
 def plan(cfg: StudyConfig) -> list[Job]:
     """Every run, validated before any of them starts; seed by seed, so that an interrupted study has whole comparisons.
 
-    Raises ConfigError where two runs of one seed compute the same, and where `mistakes` cannot be told of a run.
+    Raises ConfigError where two runs of one seed compute the same, and where `mistakes` cannot be measured on a run.
     """
     jobs: list[Job] = []
     for seed in range(1, cfg.seeds + 1):

@@ -1,6 +1,6 @@
 """Where a run's weights sat while it trained: does credit concentrate, and on what? (docs/METHOD.md §7.1)
 
-Of each step whose completions a run kept (samples.jsonl), the weights of those that have an answer and an advantage.
+Of each step whose completions a run logged (samples.jsonl), the weights of those that have an answer and an advantage.
 """
 
 import json
@@ -65,7 +65,7 @@ def weight_quantities(weights: NDArray[np.float64], causal: Sequence[int]) -> di
 
 
 def credit_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Long: condition, arm, seed, step, quantity, value, the mean over a step's kept completions; runs of weight 1 left out."""
+    """Long: condition, arm, seed, step, quantity, value, the mean over a step's logged completions; runs of weight 1 left out."""
     rows: list[dict[str, Any]] = []
     for run in runs:
         by_step: dict[int, list[dict[str, float]]] = {}
@@ -83,7 +83,7 @@ def credit_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _kept_weights(run: Run) -> Iterator[tuple[int, NDArray[np.float64], Sequence[int]]]:
-    """Of each kept completion with an answer and an advantage: its step, weights of its reasoning, causal positions."""
+    """Of each logged completion with an answer and an advantage: its step, weights of its reasoning, causal positions."""
     path = run.folder / SAMPLES
     if not path.is_file():
         raise DataError(
@@ -97,7 +97,7 @@ def _kept_weights(run: Run) -> Iterator[tuple[int, NDArray[np.float64], Sequence
 
 
 def credit_section(table: pd.DataFrame) -> str:
-    """Markdown: each quantity of each arm at the first and the last kept step, and the change, paired by seed."""
+    """Markdown: each quantity of each arm at the first and the last logged step, and the change, paired by seed."""
     lines = []
     for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
         for name, title in QUANTITIES.items():
@@ -137,7 +137,7 @@ def draw_credit(table: pd.DataFrame, path: Path) -> None:
 
 
 def draw_profile(table: pd.DataFrame, path: Path) -> None:
-    """A panel per arm: mean weight of each tenth of the reasoning, at the first and at the last kept step."""
+    """A panel per arm: mean weight of each tenth of the reasoning, at the first and at the last logged step."""
     arms = list(table["arm"].unique())
     rows = table[table["quantity"].str.startswith("part_")]
     rows = rows.assign(part=rows["quantity"].str.removeprefix("part_").astype(int))

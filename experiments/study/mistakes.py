@@ -33,7 +33,7 @@ def mistakes_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Long: condition, arm, seed, kind, share in percent of the sampled completions, mean of tiers.
 
     A kind is RIGHT or one of MISTAKES, which add up to 100, or WRITTEN_OUT: every equation has its result. A kind that a run
-    does not have is missing. Raises DataError where a run kept no completions, or those of other problems.
+    does not have is missing. Raises DataError where a run has no completions, or those of other problems.
     """
     rows = []
     for run in runs:

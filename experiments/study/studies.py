@@ -31,7 +31,7 @@ def arm_scores(runs: Sequence[Run]) -> pd.DataFrame:
 def arm_differences(runs: Sequence[Run], *, reference: str) -> pd.DataFrame:
     """A row (DIFFERENCES) per condition, metric and arm but the reference: `oar.analysis.arms.compared`, percentage points.
 
-    p_holm is p adjusted for all rows of the metric. Raises DataError where runs were not evaluated alike or kept no scores of
+    p_holm is p adjusted for all rows of the metric. Raises DataError where runs were not evaluated alike or have no scores of
     single problems, or where an arm has no seed in common with the reference.
     """
     for condition in dict.fromkeys(run.condition for run in runs):

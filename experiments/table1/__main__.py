@@ -1,4 +1,4 @@
-"""Table 1, cell by cell: `python -m experiments.table1 seeds=3`. Finished cells are kept, so it can be interrupted.
+"""Table 1, cell by cell: `python -m experiments.table1 seeds=3`. Finished cells are not repeated, so it can be interrupted.
 
 Overrides of a run (conf/train) are those of every cell: `python -m experiments.table1 profile=single_gpu model.path=FOLDER`.
 """

@@ -71,25 +71,25 @@ def judge_table1(folder: Path, provenance: Mapping[str, Any]) -> None:
     write_table1(cells, folder, provenance=made)
 
 
-def read_cells(cells: Sequence[tuple[str, Path]], kept: Path) -> list[Run]:
-    """The runs; those whose samples.parquet is not there have their scores of `kept`, the table's scores.parquet.
+def read_cells(cells: Sequence[tuple[str, Path]], saved: Path) -> list[Run]:
+    """The runs; those whose samples.parquet is not there have their scores of `saved`, the table's scores.parquet.
 
     Raises DataError where the problems of a run do not average to its evaluation.csv: they are of another run.
     """
     columns = ["method", "seed", *RIGHT]
-    earlier = pd.read_parquet(kept) if kept.is_file() else pd.DataFrame(columns=columns)
+    earlier = pd.read_parquet(saved) if saved.is_file() else pd.DataFrame(columns=columns)
     if set(columns) - set(earlier.columns):
-        raise DataError(f"{kept} must have the columns {', '.join(columns)}: delete it, and make the table again.")
+        raise DataError(f"{saved} must have the columns {', '.join(columns)}: delete it, and make the table again.")
     runs = []
     for method, folder in cells:
         run = read_run(folder, arm=method)
         own = earlier[(earlier["method"] == method) & (earlier["seed"] == run.seed)]
-        runs.append(replace(run, kept=own[RIGHT]))
-        _check_problems(runs[-1], kept)
+        runs.append(replace(run, saved_problems=own[RIGHT]))
+        _check_problems(runs[-1], saved)
     return runs
 
 
-def _check_problems(run: Run, kept: Path) -> None:
+def _check_problems(run: Run, saved: Path) -> None:
     for metric in METRICS:
         stated = run.benchmark_scores(metric)
         for name, scores in run.problem_scores(metric).items():
@@ -97,7 +97,7 @@ def _check_problems(run: Run, kept: Path) -> None:
             if not np.isclose(scores.mean(), value, atol=1e-6):
                 raise DataError(
                     f"{run.arm}, seed {run.seed}: the problems' {metric} on {name} averages to {scores.mean():.3f}, but its "
-                    f"evaluation.csv says {value:.3f}. samples.parquet of the run, or {kept}, is of another one: delete it, and "
+                    f"evaluation.csv says {value:.3f}. samples.parquet of the run, or {saved}, is of another one: delete it, and "
                     "make the table again."
                 )
 

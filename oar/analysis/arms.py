@@ -35,7 +35,7 @@ def paired(arms: Sequence[Mapping[int, Run]]) -> Arms:
 def scores_of(metric: str, arms: Arms) -> tuple[dict[str, Array], bool]:
     """By benchmark the scores (arms, seeds, problems), percent, and whether they are of problems.
 
-    Where a run kept no scores of single problems, they are of whole benchmarks, (arms, seeds, 1). Raises DataError where runs do
+    Where a run has no scores of single problems, they are of whole benchmarks, (arms, seeds, 1). Raises DataError where runs do
     not have the metric, or have other problems.
     """
     scores = [[run.problem_scores(metric) for run in runs] for runs in arms]
@@ -57,7 +57,7 @@ def stacked(scores: Sequence[Sequence[Scores]]) -> dict[str, Array]:
 
 
 def accuracy_of(metric: str, arms: Arms) -> Accuracy:
-    """Percent correct, mean over benchmarks; problems are drawn where every run kept its scores of single ones."""
+    """Percent correct, mean over benchmarks; problems are drawn where every run has scores of single ones."""
     scores, by_problem = scores_of(metric, arms)
     return accuracy(scores, by_problem=by_problem)
 
@@ -102,7 +102,7 @@ def difference(found: Accuracy) -> dict[str, Any]:
 
 
 def compared(found: Estimate, by_seed: Array, p_bootstrap: float) -> dict[str, Any]:
-    """What every table says of a difference; by_seed (seeds,): the differences of the seeds.
+    """The cells of every table of differences; by_seed (seeds,): the differences of the seeds.
 
     difference, points; ENDS of its interval; p_bootstrap, two-sided; seeds. Of two seeds or more also p (the larger one of that
     and Student's), error (standard error over seeds), sd (standard deviation over seeds), seeds_needed (how many seeds would show

@@ -24,7 +24,7 @@ from oar.runs.tracking import METRICS, TIMINGS
 class Run:
     """What `experiments.train` left in `folder`. `settings`: config.yaml; `provenance`: of evaluation.json.
 
-    `arm`, `condition`: where it stands in a comparison. `kept`: the right samples by problem (RIGHT) of a run whose
+    `arm`, `condition`: where it stands in a comparison. `saved_problems`: the right samples by problem (RIGHT), where
     samples.parquet is not there.
     """
 
@@ -33,7 +33,7 @@ class Run:
     provenance: Mapping[str, Any]
     arm: str = ""
     condition: str = ""
-    kept: pd.DataFrame | None = None
+    saved_problems: pd.DataFrame | None = None
 
     @property
     def seed(self) -> int:
@@ -55,16 +55,16 @@ class Run:
 
     @cached_property
     def evaluation(self) -> Evaluation | None:
-        """Every graded completion; None where the run was kept without them."""
+        """Every graded completion; None where the run does not have them."""
         return read_evaluation(self.folder) if (self.folder / "samples.parquet").exists() else None
 
     @cached_property
     def problems(self) -> pd.DataFrame | None:
-        """Right samples by problem (RIGHT); None where the run was kept without them."""
-        return self.kept if self.evaluation is None else right_samples(self.evaluation)
+        """Right samples by problem (RIGHT); None where the run does not have them."""
+        return self.saved_problems if self.evaluation is None else right_samples(self.evaluation)
 
     def problem_scores(self, metric: str) -> Scores:
-        """By benchmark the percent correct of each problem; nothing where the run was kept without them."""
+        """By benchmark the percent correct of each problem; nothing where the run does not have them."""
         return {} if self.problems is None else problem_scores(self.problems, metric)
 
     def benchmark_scores(self, metric: str) -> Scores:
@@ -83,7 +83,7 @@ class Run:
         return read_lines(self.folder / TIMINGS)
 
 
-def read_run(folder: Path, *, arm: str = "", condition: str = "", kept: pd.DataFrame | None = None) -> Run:
+def read_run(folder: Path, *, arm: str = "", condition: str = "") -> Run:
     """The run in a folder. Raises DataError where it has not finished."""
     files = [folder / name for name in ("config.yaml", "evaluation.json", "evaluation.csv")]
     for file in files:
@@ -96,7 +96,7 @@ def read_run(folder: Path, *, arm: str = "", condition: str = "", kept: pd.DataF
     missing = {"identity", "measure", "step"} - set(provenance)
     if missing:
         raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")
-    return Run(folder, settings, provenance, arm, condition, kept)
+    return Run(folder, settings, provenance, arm, condition)
 
 
 def step_seconds(runs: Iterable[Run]) -> float:

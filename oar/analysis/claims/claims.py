@@ -29,7 +29,7 @@ REFERENCE = ROOT / "results" / "reference"  # the paper's values and claims
 
 
 def verdict(low: float, high: float, target: tuple[float, float], tolerance: float = 0.0) -> str:
-    """What the 95 % interval [low, high] of a quantity says of the claim that it lies in `target` = (a, b), a <= b.
+    """The verdict of the 95 % interval [low, high] of a quantity on the claim that it lies in `target` = (a, b), a <= b.
 
     The interval is the hull of two (oar.statistics.intervals.Estimate), so what holds for the whole of it both of them say.
 

@@ -41,8 +41,8 @@ def ledger(claims: Sequence[Claim], runs: Sequence[Run], full_steps: Mapping[str
     `full_steps`: by profile the steps of a whole run (`oar.runs.folder.full_steps`); shorter ones are no ground for a verdict.
 
     COLUMNS: the claim, with what the paper says in the columns `paper_...`; the verdict, with the reason where nothing could be
-    judged; what was measured here; and what its runs say of themselves (`identities`: by arm the hash of each run's settings, in
-    the order of `seeds`; where runs differ in a column, all that they say). Raises DataError where two runs were not evaluated
+    judged; what was measured here; and how its runs were made (`identities`: by arm the hash of each run's settings, in
+    the order of `seeds`; where runs differ in a column, all of their values). Raises DataError where two runs were not evaluated
     alike, ConfigError for a quantity that is unknown or not one of so many arms.
     """
     check_alike(runs)
@@ -123,16 +123,16 @@ def _text(settings: Mapping[str, Any]) -> str:
 
 
 def _record(claim: Claim, arms: Arms) -> dict[str, str]:
-    said = [_said(run) for runs in arms for run in runs]
-    record = {key: "; ".join(dict.fromkeys(one[key] for one in said)) for key in said[0]}
+    made = [_made(run) for runs in arms for run in runs]
+    record = {key: "; ".join(dict.fromkeys(one[key] for one in made)) for key in made[0]}
     by_arm = zip(claim.arms, arms, strict=True)
     identities = {name: [run.provenance["identity"] for run in runs] for name, runs in by_arm}
     seeds = ", ".join(str(run.seed) for run in arms[0])
     return record | {"seeds": seeds, "identities": json.dumps(identities, ensure_ascii=False)}
 
 
-def _said(run: Run) -> dict[str, str]:
-    """What a run says of itself; an empty text where an older one says nothing."""
+def _made(run: Run) -> dict[str, str]:
+    """How a run was made; an empty text where an older one does not record it."""
     made, template = run.provenance, run.provenance.get("template")
     return {
         "profile": run.settings.profile,

@@ -63,7 +63,7 @@ class Quantity:
 
 
 def accuracy_of_sets(metric: str, arms: Arms, sets: Mapping[str, int]) -> tuple[Accuracy, dict[str, Any]]:
-    """Of the benchmarks in `sets`, each with so many problems, or of all where it is empty; and what `measured` says of them.
+    """Of the benchmarks in `sets`, each with so many problems, or of all where it is empty; and the facts of `measured`.
 
     Raises NotRunError where a benchmark is not there whole.
     """
