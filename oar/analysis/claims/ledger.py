@@ -20,17 +20,8 @@ from oar.runs.folder import Run, check_alike
 CLAIM = ("claim_id", "paper_claim", "paper_target", "paper_source", "quantity", "tolerance", "metric")
 VERDICT = ("verdict", "reason")
 RECORD = (
-    "profile",
-    "model",
-    "seeds",
-    "steps",
-    "measure",
-    "template",
-    "data",
-    "versions",
-    "device",
-    "git_commit",
-    "identities",
+    *("profile", "model", "seeds", "steps", "measure", "template", "data", "versions", "device"),
+    *("git_commit", "identities"),
 )
 COLUMNS = (*CLAIM, *VERDICT, *MEASURED, *RECORD)
 
