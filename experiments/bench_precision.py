@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.shared.updates import EOS, FIRST_WORD, MARKER, PAD, made_up_model
-from oar.analysis.reports.tables import machine, table_lines
+from oar.analysis.reports.page import machine, table_lines
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.common.files import atomic_path, write_text_atomic

@@ -11,16 +11,15 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from experiments.stability.again import judge_sweep
-from experiments.study.again import judge_study
-from experiments.table1.again import judge_table1
+from experiments.stability.reanalysis import judge_sweep
+from experiments.study.page import judge_study
+from experiments.table1.page import judge_table1
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError, DataError
 from oar.common.provenance import ROOT, command, git_state
 from oar.config import validated
 
 KINDS = {"table1.csv": judge_table1, "levels.csv": judge_sweep, "scores.csv": judge_study}  # by a file that only it has
-REFERENCE = ROOT / "results" / "reference"
 
 
 @dataclass
@@ -40,21 +39,20 @@ def main(config: DictConfig) -> None:
     cfg = validated(config, ReanalyseConfig)
     analysis = {"command": command(), **git_state(ROOT)}
     for folder in cfg.folders:
-        judge(Path(folder), claims=REFERENCE, analysis=analysis)
+        judge(Path(folder), analysis=analysis)
         print(f"judged anew: {folder}", flush=True)
 
 
-def judge(folder: Path, *, claims: Path, analysis: Mapping[str, object]) -> None:
+def judge(folder: Path, *, analysis: Mapping[str, object]) -> None:
     """Write anew what follows from the measurements in `folder`.
 
-    `claims`: the folder of the paper's claims; `analysis`: what judges, for provenance.json. Raises DataError where the folder
-    holds no table whose statistics are known here.
+    `analysis`: what judges, for provenance.json. Raises DataError where the folder holds no table whose statistics are known.
     """
     kind = next((of for name, of in KINDS.items() if (folder / name).is_file()), None)
     if kind is None:
         raise DataError(f"{folder} must hold one of {', '.join(KINDS)}, but has none: correct folders.")
     provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-    kind(folder, claims, provenance | {"analysis": dict(analysis)})
+    kind(folder, provenance | {"analysis": dict(analysis)})
 
 
 if __name__ == "__main__":

@@ -28,8 +28,7 @@ from experiments.bench_importance.costs import (
     summary,
 )
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.study_page import CLOSED, OPENED, conclusion_of
-from oar.analysis.reports.tables import GOAL_HEADER, Goal, machine, table_lines
+from oar.analysis.reports.page import CLOSED, GOAL_HEADER, OPENED, Goal, conclusion_of, machine, table_lines
 from oar.common.files import atomic_path, write_text_atomic
 
 GOALS = (

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.tables import GOAL_HEADER, Goal, machine, table_lines
+from oar.analysis.reports.page import GOAL_HEADER, Goal, machine, table_lines
 from oar.common.files import atomic_path, write_text_atomic
 
 OAR, OAR_RECOMPUTE, TRL, TRL_RECOMPUTE = "oar", "oar_recompute", "trl", "trl_recompute"

@@ -6,8 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.coverage.simulation import INTERVALS, SETTINGS, error
-from oar.analysis.reports.study_page import StudyPage, write_study
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import StudyPage, table_lines, write_study
 from oar.common.files import atomic_path
 from oar.statistics.intervals import CONFIDENCE
 

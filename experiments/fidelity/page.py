@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.study_page import CLOSED, OPENED, conclusion_of
+from oar.analysis.reports.page import CLOSED, OPENED, conclusion_of
 from oar.analysis.signals.agreement import BACKWARD, FORWARD, MASS, SECONDS, WEIGHTS
 from oar.analysis.signals.recall import ALL, CORRECT, OVERLAP, SPEARMAN, WRONG
 from oar.common.files import atomic_path, write_text_atomic

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.gpu_check.findings import Finding
 from experiments.gpu_check.registry import OPEN
 from experiments.gpu_check.runner import Line
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import table_lines
 from oar.common.files import write_text_atomic
 
 JSON, PAGE = "gpu_check.json", "gpu_check.md"

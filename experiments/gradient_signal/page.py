@@ -20,8 +20,7 @@ from experiments.gradient_signal.cosines import (
     SIGNAL_SHARE,
 )
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.study_page import StudyPage, write_study
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import StudyPage, table_lines, write_study
 from oar.common.files import atomic_path
 
 NAME = "gradient_signal"

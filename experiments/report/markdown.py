@@ -15,7 +15,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from experiments.report.folders import ResultPage
-from oar.analysis.reports.study_page import CLOSED, OPENED
+from oar.analysis.reports.page import CLOSED, OPENED
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from experiments.report.folders import INSPECTOR, ResultPage, read_results
 from experiments.report.markdown import PageView, page_view
 from experiments.report.summary import summary
 from experiments.shared.templates import rendered
-from oar.analysis.reports.study_page import UNWRITTEN
+from oar.analysis.reports.page import UNWRITTEN
 from oar.common.errors import DataError
 
 TEMPLATE = Path(__file__).parent / "page.html.jinja"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import cell_text, table_lines
 from oar.common.errors import DataError
 from oar.common.files import write_text_atomic
 
@@ -25,7 +25,7 @@ def replaced(text: str, start: str, body: str) -> str:
 
 def write_page(folder: Path, text: str, provenance: Mapping[str, object]) -> None:
     """The page of `folder` and provenance.json, each atomically; a last line of the page's provenance says what judged it."""
-    (row,) = table_lines([], [[ANALYSIS, _told(provenance[ANALYSIS])]]).splitlines()[2:]
+    (row,) = table_lines([], [[ANALYSIS, cell_text(provenance[ANALYSIS])]]).splitlines()[2:]
     text = re.sub(rf"^\| {ANALYSIS} \| .*\n", "", text, flags=re.MULTILINE)
     write_text_atomic(folder / f"{folder.resolve().name}.md", f"{text.rstrip()}\n{row}\n")
     write_text_atomic(folder / "provenance.json", json.dumps(provenance, indent=2, allow_nan=False) + "\n")
@@ -37,8 +37,3 @@ def read_page(folder: Path) -> str:
     if not path.is_file():
         raise DataError(f"{path} is missing: make it by its own command.")
     return path.read_text(encoding="utf-8")
-
-
-def _told(analysis: object) -> str:
-    assert isinstance(analysis, Mapping)
-    return ", ".join(f"{key} {value}" for key, value in analysis.items())

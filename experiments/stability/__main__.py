@@ -9,14 +9,10 @@ from omegaconf import DictConfig
 
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
-from experiments.stability.page import write_stability
-from experiments.stability.studies import study_of
+from experiments.stability.page import study_of, write_stability
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
-from oar.common.provenance import ROOT
 from oar.config import validated
-
-REFERENCE = ROOT / "results" / "reference"
 
 
 @dataclass
@@ -43,7 +39,7 @@ def main(config: DictConfig) -> None:
     keys = deciding_keys(gathered) if cfg.keys is None else cfg.keys
     study = study_of(keys)
     levels = compare_levels(gathered, keys, cfg.reference, usual=study.reference)
-    page = write_stability(study, gathered, levels, folder, claims=REFERENCE, repeat=cfg.repeat)
+    page = write_stability(study, gathered, levels, folder, repeat=cfg.repeat)
     print(f"{len(gathered.finished)} of {len(gathered.runs)} runs have finished; written to {page.parent}: {page.name}")
 
 

@@ -17,8 +17,9 @@ from matplotlib.patches import Rectangle
 from experiments.stability.gathering import LAST, Gathered
 from experiments.stability.levels import Levels, short
 from oar.analysis.claims.quantities import COLLAPSE_WINDOW
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
+from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, draw_forest, save_png
 from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
+from oar.statistics.intervals import ENDS
 
 MAP = "cividis"  # made for all kinds of colour vision
 EMPTY = "#eeeeee"
@@ -34,7 +35,7 @@ def draw_frontier(levels: Levels, path: Path) -> None:
         SAMPLED_METRIC: (f"final accuracy, {SAMPLED_METRIC} (%)", _accuracy_text),
         "entropy": ("policy entropy at the end (nats)", lambda cell: f"{cell['entropy']:.3f}"),
         "ess_ratio": ("ESS ratio of the weights at the end", lambda cell: f"{cell['ess_ratio']:.2f}"),
-        "collapse_step": ("step of the first collapse", lambda cell: f"{cell['collapse_step']}\n{_share(cell)}"),
+        "collapse_step": ("step of the first collapse", _collapse_text),
     }
     columns, rows = map(len, levels.values)
     with mpl.rc_context(STYLE | {"axes.grid": False}):
@@ -47,25 +48,23 @@ def draw_frontier(levels: Levels, path: Path) -> None:
 
 def draw_levels(levels: Levels, path: Path) -> None:
     """One setting: accuracy of each level, and the differences from the reference, each with its interval."""
-    names = levels.values[0]
     panels = {
         SAMPLED_METRIC: f"{SAMPLED_METRIC} (%)",
         f"difference {SAMPLED_METRIC}": f"{SAMPLED_METRIC}, difference (points)",
         f"difference {GREEDY_METRIC}": f"{GREEDY_METRIC} greedy, difference (points)",
     }
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 1.4 + 0.45 * len(names)), layout="constrained")
-        for axes, (column, title) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
-            if column not in levels.table:  # one level
-                continue
-            for height, cell in enumerate(levels.cells.values()):
-                _draw_dot(axes, cell, column, height)
-            if column.startswith("difference"):
-                axes.axvline(0, color="#555555", linewidth=1, linestyle=":")
-            axes.set_title(title, loc="left", fontsize=10)
-            axes.set_yticks(range(len(names)), list(map(str, names)))
-            axes.set_ylim(len(names) - 0.5, -0.5)
-        save_png(figure, path)
+    numbers = range(len(levels.cells))
+    lines = pd.DataFrame(levels.cells.values()).assign(
+        name=list(map(str, levels.values[0])), height=numbers, style=numbers
+    )
+    names = {
+        title: {column: "value", **{f"{column} {end}".replace("_", " "): end for end in ENDS}}
+        for column, title in panels.items()
+        if column in lines  # one level has no difference
+    }
+    draw_forest(
+        {title: lines.rename(columns=new) for title, new in names.items()}, path, plain=[panels[SAMPLED_METRIC]]
+    )
 
 
 def draw_trajectories(gathered: Gathered, levels: Levels, path: Path) -> None:
@@ -132,22 +131,8 @@ def _absent(cell: Cell, column: str) -> str:
     return f"none of\n{cell['begun']} runs" if column == "collapse_step" and cell["begun"] else "no run\nfinished"
 
 
-def _share(cell: Cell) -> str:
-    return f"({cell['collapsed']} of {cell['begun']} runs)"
-
-
-def _is_known(value: Any) -> bool:
-    return value is not None and bool(pd.notna(value))
-
-
-def _draw_dot(axes: Axes, cell: Cell, column: str, height: int) -> None:
-    if not _is_known(cell[column]):
-        return
-    if _is_known(cell.get(f"{column} low")):
-        axes.hlines(height, cell[f"{column} low"], cell[f"{column} high"], color=COLOURS[1], linewidth=1.6)
-    axes.plot(cell[column], height, marker="o", color=COLOURS[1], markersize=7)
-    text = f"{cell[column]:{'+' if column.startswith('difference') else ''}.1f}"
-    axes.annotate(text, (cell[column], height), (0, 6), textcoords="offset points", ha="center", fontsize=9)
+def _collapse_text(cell: Cell) -> str:
+    return f"{cell['collapse_step']}\n({cell['collapsed']} of {cell['begun']} runs)"
 
 
 def _draw_curves(axes: Axes, gathered: Gathered, levels: Levels, level: tuple[Any, ...], name: str, index: int) -> None:
@@ -161,10 +146,10 @@ def _draw_curves(axes: Axes, gathered: Gathered, levels: Levels, level: tuple[An
     lines = levels.values[0]
     numeric = not isinstance(lines[0], str)
     colour = mpl.colormaps[MAP](index / max(1, len(lines) - 1) * 0.9) if numeric else COLOURS[index % len(COLOURS)]
-    collapsed = dict(zip(gathered.runs["run"], gathered.runs["collapse_step"], strict=True))
+    collapsed: dict[Any, Any] = dict(zip(gathered.runs["run"], gathered.runs["collapse_step"], strict=True))
     for run, curve in runs.items():
         axes.plot(curve.index, curve, color=colour, linewidth=0.6, alpha=0.5)
-        if _is_known(collapsed[run]):
+        if pd.notna(collapsed[run]):
             step = int(collapsed[run])
             axes.plot(step, curve[step], marker="x", color="#D55E00", markersize=9, markeredgewidth=2)
     mean = runs.dropna().mean(axis=1)

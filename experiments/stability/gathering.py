@@ -17,10 +17,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
+from oar.analysis.arms import METRICS as ACCURACIES
 from oar.analysis.claims.quantities import COLLAPSE_WINDOW, collapse_step
 from oar.common.errors import DataError
 from oar.config.saved import saved_config
-from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
 from oar.runs.folder import Run, check_alike, read_lines, read_run
 from oar.runs.tracking import METRICS
 
@@ -44,7 +44,7 @@ class Gathered:
     """What `gather` found.
 
     runs: a row per run, `run` its name, `state` finished, unfinished or not begun, `why` it is not finished, its `overrides`
-    where multirun.yaml tells, `step` of `steps` done, `seed`, a column per setting that `varying` names, the columns of LAST,
+    where multirun.yaml has them, `step` of `steps` done, `seed`, a column per setting that `varying` names, the columns of LAST,
     `entropy_lowest`, `collapse_entropy`, `collapse_reward` and the earlier one as `collapse_step`, and a column per accuracy
     (`avg@k words1`, `pass@1 mean`, percent). metrics: run, seed, the settings, step, metric, value. finished: by name. sweeps: by
     the name of each folder what was typed after `python -m experiments.train -m`; nothing where it is no multirun's.
@@ -62,8 +62,7 @@ class _Found:
     """A run's folder as far as it goes."""
 
     name: str
-    folder: Path
-    overrides: Sequence[str]  # none where no multirun.yaml tells
+    overrides: Sequence[str]  # none without multirun.yaml
     settings: Mapping[str, Any] | None  # config.yaml by dotted key
     metrics: pd.DataFrame | None
     run: Run | None
@@ -87,7 +86,8 @@ def gather(folders: Sequence[Path]) -> Gathered:
     runs = pd.concat([pd.DataFrame([_described(one) for one in found]), settings], axis=1)
     runs = pd.concat([runs, pd.DataFrame([_summary(one.metrics) | _scores(one.run) for one in found])], axis=1)
     runs = runs.astype(dict.fromkeys(["steps", "step", *COLLAPSES], "Int64"))
-    lines = [_lines(one.name, one.metrics) for one in found if one.metrics is not None]
+    logged = [(one.name, one.metrics.reset_index()) for one in found if one.metrics is not None]
+    lines = [frame.melt("step", var_name="metric").dropna().assign(run=name) for name, frame in logged]
     labels = runs[["run", "seed", *varying]]
     metrics = labels.merge(pd.concat(lines, ignore_index=True), on="run") if lines else pd.DataFrame()
     sweeps = {folder.name: _recorded(folder) for folder in folders}
@@ -146,23 +146,19 @@ def _found_in(folder: Path) -> list[_Found]:
 
 
 def _is_aside(folder: Path) -> bool:
-    """Whether it is no run's: hidden (submitit's), or nothing but the logs of servers that a lane's runs share."""
+    """Whether it is no run's: hidden (submitit's), or nothing but the logs of servers that several runs share."""
     files = [one.name for one in folder.iterdir()]
     return folder.name.startswith(".") or (bool(files) and all(name.startswith("engine") for name in files))
 
 
 def _read(name: str, folder: Path, overrides: Sequence[str]) -> _Found:
-    config = folder / "config.yaml"
+    config, log = folder / "config.yaml", folder / METRICS
     settings = _flat(OmegaConf.to_container(saved_config(config))) if config.exists() else None
-    metrics = read_lines(folder / METRICS) if _has_lines(folder / METRICS) else None
+    metrics = read_lines(log) if log.exists() and b"\n" in log.read_bytes() else None
     run = read_run(folder) if settings is not None and (folder / "evaluation.json").exists() else None
     if run is not None and settings is not None and run.provenance["step"] != settings["learner.steps"]:
         run = None  # evaluated once, and now going on to more steps
-    return _Found(name, folder, overrides, settings, metrics, run)
-
-
-def _has_lines(path: Path) -> bool:
-    return path.exists() and b"\n" in path.read_bytes()
+    return _Found(name, overrides, settings, metrics, run)
 
 
 def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
@@ -239,10 +235,5 @@ def _summary(metrics: pd.DataFrame | None) -> dict[str, float | None]:
 def _scores(run: Run | None) -> dict[str, float | None]:
     if run is None:
         return {}
-    rows = run.scores[run.scores["metric"].isin([SAMPLED_METRIC, GREEDY_METRIC])]
+    rows = run.scores[run.scores["metric"].isin(ACCURACIES)]
     return {f"{row['metric']} {row['benchmark']}": row["value"] for row in rows.to_dict("records")}
-
-
-def _lines(name: str, metrics: pd.DataFrame) -> pd.DataFrame:
-    long = metrics.reset_index().melt(id_vars="step", var_name="metric", value_name="value").dropna()
-    return long.assign(run=name)

@@ -8,13 +8,11 @@ from typing import Any
 import pandas as pd
 
 from experiments.stability.gathering import FINISHED, LAST, NOT_BEGUN, Gathered
-from oar.analysis.claims.quantities import Arms, accuracy_of
+from oar.analysis.arms import METRICS, accuracy_of, paired
 from oar.common.errors import ConfigError, DataError
-from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
 from oar.runs.folder import Run
 from oar.statistics.intervals import Estimate
 
-METRICS = (SAMPLED_METRIC, GREEDY_METRIC)
 DIAGNOSTICS = (*LAST, "entropy_lowest")
 Level = tuple[Any, ...]
 
@@ -141,11 +139,10 @@ def _by_seed(gathered: Gathered, level: Level, rows: pd.DataFrame, keys: Sequenc
 
 def _measured(name: str, metric: str, by_arm: Sequence[dict[int, Run]]) -> dict[str, Any]:
     """Accuracy of the one arm, or first minus second, at the seeds that all arms have; nothing where they have none."""
-    common = [run_seed for run_seed in by_arm[0] if all(run_seed in arm for arm in by_arm)]
-    if not common:
+    arms = paired(by_arm)
+    if not arms[0]:
         return {}
-    arms: Arms = [[arm[run_seed] for run_seed in common] for arm in by_arm]
-    found, _ = accuracy_of(metric, arms)
+    found = accuracy_of(metric, arms)
     return columns(name, found.first() if len(arms) == 1 else found.difference())
 
 

@@ -1,6 +1,8 @@
 """The page of a sweep or an ablation: tables of its levels, pictures, the paper's claims that it tests, what did not finish."""
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +11,32 @@ from omegaconf import OmegaConf
 
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.gathering import FINISHED, NOT_BEGUN, REWARD_SHARE, UNFINISHED, Gathered
-from experiments.stability.levels import METRICS, Levels, short
-from experiments.stability.studies import Study
+from experiments.stability.levels import Levels, short
+from oar.analysis.arms import METRICS
 from oar.analysis.claims.claims import NOT_RUN, load_claims
 from oar.analysis.claims.ledger import ledger
-from oar.analysis.claims.page import tested_table, write_claims
+from oar.analysis.claims.page import tested_table
 from oar.analysis.claims.quantities import COLLAPSE_SHARE, COLLAPSE_WINDOW
-from oar.analysis.reports.study_page import StudyPage, write_study
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import StudyPage, interval_text, table_lines, write_csv, write_study
 from oar.common.files import atomic_path
 from oar.common.provenance import joined_provenance
 from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.runs.folder import full_steps
 from oar.statistics.intervals import CONFIDENCE
 
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """The words of a page. `reference`: the level that the others are held against; None: the first."""
+
+    title: str
+    question: str
+    paper: str
+    reference: tuple[Any, ...] | None = None
+
+
 CLAIMS = "The paper's claims that these runs can test"
-COMMON = ("profile", "model.name", "method.name", "gating.name", "probe.name", "learner.steps")  # told where all agree
+COMMON = ("profile", "model.name", "method.name", "gating.name", "probe.name", "learner.steps")  # shown where all agree
 DIAGNOSTICS = {
     "reward": ("training reward", ".3f"),
     "entropy": ("entropy (nats)", ".3f"),
@@ -44,26 +56,60 @@ for the lowest entropy. *Suppressed*, *boosted*: shares of the reasoning tokens 
 sum was restored. A run has collapsed at the first step at which the mean entropy of {window} steps falls below {share:g} of what
 it was at first, or from which the mean reward of {window} steps stays, to the end, below {reward:g} of its highest before; both
 bounds are assumptions of ours. Runs that did not finish count there too, as far as they went."""
+OTHER_SETTING = "That is on Qwen2.5-7B; what holds or fails on another model and task says nothing of it."
+KNOWN = {
+    ("gating.tau", "gating.beta"): Study(
+        "The stability frontier over tau and beta",
+        "Where on the plane of `gating.tau` (level of the gate's threshold) and `gating.beta` (strength of the boost) does "
+        "training go well, how far does credit concentrate, and does anything collapse?",
+        "tau 0.3 to 0.7 is stable, too low a tau collapses the entropy, too high a one slows learning; its defaults are "
+        f"tau 0.4 and beta 2 (docs/METHOD.md §5, §6, §7.3). {OTHER_SETTING}",
+        (0.4, 2),
+    ),
+    ("gating.name",): Study(
+        "Gating: both levels, one of them, none",
+        "What do boosting and suppressing contribute, each on its own?",
+        f"Boosting only and suppressing only are worse than both together (docs/METHOD.md §6). {OTHER_SETTING}",
+        ("bilevel",),
+    ),
+    ("probe.name",): Study(
+        "Outcome probes",
+        "Which distribution should stand for the model's answer when importance is measured?",
+        "`as_mean` is above `lt_logits` and `as_joint`; the default is `warmup`, `lt_logits` first and `as_mean` after it "
+        f"(docs/METHOD.md §3). {OTHER_SETTING}",
+        ("warmup",),
+    ),
+}
+
+
+def study_of(keys: Sequence[str]) -> Study:
+    """The study that compares these settings."""
+    names = " and ".join(f"`{key}`" for key in keys)
+    plain = Study(
+        f"A sweep over {' and '.join(map(short, keys))}",
+        f"What does {names} change?",
+        "docs/METHOD.md holds nothing that the paper says of it.",
+    )
+    return KNOWN.get(tuple(keys), plain)
 
 
 def write_stability(
-    study: Study, gathered: Gathered, levels: Levels, folder: Path, *, claims: Path, repeat: str | None = None
+    study: Study, gathered: Gathered, levels: Levels, folder: Path, *, repeat: str | None = None
 ) -> Path:
     """Write the page, `runs.csv`, `levels.csv`, `metrics.parquet`, pictures and `provenance.json` into `folder`.
 
-    Where the runs can test a claim of the paper, `claims.csv` as well. `claims`: the folder of the paper's claims; `repeat`: the
-    command that repeats all, the multirun's own and that of the page where None. Returns the page.
+    Where the runs can test a claim of the paper, `claims.csv` as well. `repeat`: the command that repeats all; where None, the
+    multirun's own and that of the page. Returns the page.
     """
     runs = list(gathered.finished.values())
-    tested = ledger(load_claims(claims), runs, full_steps())
+    tested = ledger(load_claims(), runs, full_steps())
     tested = tested[tested["verdict"] != NOT_RUN]
     for name, table in {"runs.csv": gathered.runs, "levels.csv": levels.table.reset_index()}.items():
-        with atomic_path(folder / name) as path:
-            table.to_csv(path, index=False)
+        write_csv(table, folder / name)
     with atomic_path(folder / "metrics.parquet") as path:
         gathered.metrics.to_parquet(path, index=False)
     if len(tested):
-        write_claims(tested, folder / "claims.csv")
+        write_csv(tested, folder / "claims.csv")
     page = StudyPage(
         name=folder.resolve().name,
         title=study.title,
@@ -133,8 +179,8 @@ def _measured(gathered: Gathered, levels: Levels, tested: pd.DataFrame) -> str:
     ]
     missing = gathered.runs[gathered.runs["state"] != FINISHED]
     if len(missing):
-        told = missing[["run", "state", "why", "overrides"]].to_numpy().tolist()
-        rows = [[f"`{run}`", state, why, f"`{made}`" if made else ""] for run, state, why, made in told]
+        found = missing[["run", "state", "why", "overrides"]].to_numpy().tolist()
+        rows = [[f"`{run}`", state, why, f"`{made}`" if made else ""] for run, state, why, made in found]
         parts += [
             "## Runs that have not finished",
             "They are no part of the accuracies; what they logged is in `metrics.parquet`.",
@@ -195,9 +241,8 @@ def _interval(row: dict[str, Any], name: str, sign: str = "") -> str:
     """`69.4 [68.2, 70.6]`; a blank where there is no value, no brackets where there is no interval."""
     if pd.isna(row.get(name)):
         return ""
-    text = f"{row[name]:{sign}.1f}"
-    low = row.get(f"{name} low")
-    return text if low is None or pd.isna(low) else f"{text} [{low:{sign}.1f}, {row[f'{name} high']:{sign}.1f}]"
+    interval = interval_text(row.get(f"{name} low"), row.get(f"{name} high"), f"{sign}.1f")
+    return f"{row[name]:{sign}.1f} {interval}".rstrip()
 
 
 def _repeated(gathered: Gathered, folder: Path) -> str:

@@ -1,1 +1,1 @@
-"""A study, run by run: `python -m experiments.study experiment=pays`. Finished runs are kept, so it can be interrupted."""
+"""A study: arms compared under conditions, each under the same training seeds."""

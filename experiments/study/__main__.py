@@ -1,19 +1,19 @@
-"""A study, run by run: `python -m experiments.study experiment=pays`. Finished runs are kept, so it can be interrupted.
+"""A study, run by run: `python -m experiments.study experiment=pays`. Finished runs are not repeated, so it can be interrupted.
 
 Arms are compared under conditions, each under the same training seeds; conf/experiment says which. A run that several studies
 need is made once: its folder in `work_dir` is named by what it computes.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.study.page import Study, write_results
-from experiments.study.studies import Finished
+from experiments.study.page import write_results
+from oar.analysis.reports.page import StudyPage
 from oar.command_line.entry import entry
 from oar.command_line.overrides import key_of, overrides_of_runs
 from oar.common.errors import ConfigError
@@ -41,12 +41,12 @@ class StudyConfig(TrainConfig):
     overrides: list[str]
     credit: bool
     mistakes: bool
-    lanes: int
+    parallel_runs: int
     work_dir: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("seeds", "lanes"):
+        for key in ("seeds", "parallel_runs"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
         if self.reference not in self.arms or len(self.arms) < 2:
@@ -57,30 +57,17 @@ class StudyConfig(TrainConfig):
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A run of the study."""
-
-    condition: str
-    arm: str
-    job: Job
-
-
 @entry
 def main(config: DictConfig) -> None:
     """Plan the runs, run what is missing, write the page."""
     cfg = validated(config, StudyConfig)
     folder = Path(HydraConfig.get().runtime.output_dir)
     cfg.overrides += overrides_of_all(cfg, HydraConfig.get().overrides.task)
-    runs = plan(cfg)
-    jobs = [run.job for run in runs]
-    run_missing(jobs, Path(cfg.work_dir), cfg.lanes)
-    page = write_results(
-        described(cfg, jobs),
-        [Finished(run.condition, run.arm, read_run(run.job.folder)) for run in runs],
-        folder,
-        provenance=joint_provenance(jobs, cfg.lanes),
-    )
+    jobs = plan(cfg)
+    run_missing(jobs, Path(cfg.work_dir), cfg.parallel_runs)
+    runs = [read_run(job.folder, arm=job.arm, condition=job.condition) for job in jobs]
+    about = described(cfg, jobs, provenance=joint_provenance(jobs, cfg.parallel_runs))
+    page = write_results(about, runs, folder, reference=cfg.reference, credit=cfg.credit, mistakes=cfg.mistakes)
     print(page.read_text())
     print(f"written to {folder}")
 
@@ -94,40 +81,41 @@ def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
     return overrides_of_runs(typed, {*StudyConfig.__annotations__, "experiment"}, said)
 
 
-def plan(cfg: StudyConfig) -> list[Planned]:
+def plan(cfg: StudyConfig) -> list[Job]:
     """Every run, validated before any of them starts; seed by seed, so that an interrupted study has whole comparisons.
 
-    Raises ConfigError where two runs of one seed compute the same, and where `mistakes` cannot be told of a run.
+    Raises ConfigError where two runs of one seed compute the same, and where `mistakes` cannot be measured on a run.
     """
-    runs: list[Planned] = []
+    jobs: list[Job] = []
     for seed in range(1, cfg.seeds + 1):
         for condition, changed in cfg.conditions.items():
             for arm, how in cfg.arms.items():
-                job = _planned(cfg, [*cfg.overrides, *changed, *how, f"seed={seed}"])
-                foreign = [name for name in job.settings.benchmark.sets if name not in TIER_NAMES]
+                overrides = [*cfg.overrides, *changed, *how, f"seed={seed}"]
+                settings = composed_run(overrides)
+                job = Job(Path(cfg.work_dir) / _folder_name(settings), overrides, settings, arm, condition)
+                foreign = [name for name in settings.benchmark.sets if name not in TIER_NAMES]
                 if cfg.mistakes and foreign:
                     raise ConfigError(
                         f"mistakes=true needs problems of the embedded task, but {condition}: {arm} is evaluated on "
                         f"{', '.join(foreign)}: set mistakes=false."
                     )
-                for other in runs:
-                    if other.job.folder == job.folder:
+                for other in jobs:
+                    if other.folder == job.folder:
                         raise ConfigError(
                             f"{condition}: {arm} and {other.condition}: {other.arm} are the same run; change or remove one."
                         )
-                runs.append(Planned(condition, arm, job))
-    return runs
+                jobs.append(job)
+    return jobs
 
 
-def _planned(cfg: StudyConfig, overrides: list[str]) -> Job:
-    settings = composed_run(overrides)
+def _folder_name(settings: TrainConfig) -> str:
+    """What the run computes: runs of several studies that compute the same are one."""
     computes = config_hash({"run": settings.identity(), "measure": settings.measure(), "steps": settings.learner.steps})
-    folder = Path(cfg.work_dir) / f"{settings.method.name}-seed{settings.seed}-{computes[:12]}"
-    return Job(folder, overrides, settings)
+    return f"{settings.method.name}-seed{settings.seed}-{computes[:12]}"
 
 
-def described(cfg: StudyConfig, jobs: list[Job]) -> Study:
-    """What the page says of the study."""
+def described(cfg: StudyConfig, jobs: Sequence[Job], *, provenance: Mapping[str, object]) -> StudyPage:
+    """The page of the study, as far as it does not depend on what was measured."""
     changed = HydraConfig.get().overrides.task
     steps = sorted({job.settings.learner.steps for job in jobs})
     evaluation = jobs[0].settings.evaluation
@@ -142,16 +130,16 @@ def described(cfg: StudyConfig, jobs: list[Job]) -> Study:
         f"{evaluation.k} samples each and one greedy. Conditions: {conditions}. Arms: {arms}. "
         f"For all runs: {' '.join(cfg.overrides)}.\n\n{cfg.ran}"
     )
-    return Study(
+    return StudyPage(
         name=cfg.name,
         title=cfg.title,
         question=cfg.question,
         paper=cfg.paper,
         ran=ran.strip(),
-        reference=cfg.reference,
-        credit=cfg.credit,
-        mistakes=cfg.mistakes,
+        measured="",
+        pictures={},
         repeat=shlex.join(["python", "-m", "experiments.study", *changed]),
+        provenance=provenance,
     )
 
 

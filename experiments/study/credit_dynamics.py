@@ -1,20 +1,26 @@
 """Where a run's weights sat while it trained: does credit concentrate, and on what? (docs/METHOD.md §7.1)
 
-Of each step whose completions a run kept (samples.jsonl), the weights of those that have an answer and an advantage.
+Of each step whose completions a run logged (samples.jsonl), the weights of those that have an answer and an advantage.
 """
 
 import json
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from experiments.study.studies import Finished
+from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
+from oar.analysis.reports.page import table_lines, with_error
 from oar.common.errors import DataError
 from oar.runs.folder import Run
 from oar.runs.tracking import SAMPLES
+from oar.statistics.intervals import mean_and_standard_error
 
 PARTS = 10  # of the reasoning, first to last
 # quantity: what it is, for a table
@@ -27,6 +33,9 @@ QUANTITIES = {
     "last_fifth": "share of the weight in the last fifth of the reasoning (uniform: 0.2)",
     "causal_weight": "mean weight of causal tokens (uniform: 1)",
 }
+READING = """Of the completions that the runs kept, those with an answer and an advantage; a value is the mean over a step's
+completions, then over seeds, ± the standard error over seeds. *First* and *last* are the first and the last step that completions
+were kept of. Credit concentrates where ESS ratio and entropy of the weights fall and the top fifth's share rises."""
 
 
 def weight_quantities(weights: NDArray[np.float64], causal: Sequence[int]) -> dict[str, float]:
@@ -55,18 +64,18 @@ def weight_quantities(weights: NDArray[np.float64], causal: Sequence[int]) -> di
     }
 
 
-def credit_table(runs: Sequence[Finished]) -> pd.DataFrame:
-    """Long: condition, arm, seed, step, quantity, value, the mean over a step's kept completions; runs of weight 1 left out."""
+def credit_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """Long: condition, arm, seed, step, quantity, value, the mean over a step's logged completions; runs of weight 1 left out."""
     rows: list[dict[str, Any]] = []
-    for one in runs:
+    for run in runs:
         by_step: dict[int, list[dict[str, float]]] = {}
-        for step, weights, causal in _kept_weights(one.run):
+        for step, weights, causal in _kept_weights(run):
             by_step.setdefault(step, []).append(weight_quantities(weights, causal))
         if all(found["ess_ratio"] > 1 - 1e-9 for several in by_step.values() for found in several):
             continue
         for step, several in by_step.items():
             means = pd.DataFrame(several).mean()
-            of = {"condition": one.condition, "arm": one.arm, "seed": one.run.seed, "step": step}
+            of = {"condition": run.condition, "arm": run.arm, "seed": run.seed, "step": step}
             rows += [{**of, "quantity": name, "value": value} for name, value in means.items()]
     if not rows:
         raise DataError("Where credit sits needs an arm whose weights are not uniform, but none is: add one to arms.")
@@ -74,7 +83,7 @@ def credit_table(runs: Sequence[Finished]) -> pd.DataFrame:
 
 
 def _kept_weights(run: Run) -> Iterator[tuple[int, NDArray[np.float64], Sequence[int]]]:
-    """Of each kept completion with an answer and an advantage: its step, weights of its reasoning, causal positions."""
+    """Of each logged completion with an answer and an advantage: its step, weights of its reasoning, causal positions."""
     path = run.folder / SAMPLES
     if not path.is_file():
         raise DataError(
@@ -85,3 +94,66 @@ def _kept_weights(run: Run) -> Iterator[tuple[int, NDArray[np.float64], Sequence
         if row["segments"] and row["segments"][0] and row["advantage"]:
             weights = np.array(row["token_weights"][: row["segments"][0]])
             yield int(row["step"]), weights, row["marks"].get("causal", [])
+
+
+def credit_section(table: pd.DataFrame) -> str:
+    """Markdown: each quantity of each arm at the first and the last logged step, and the change, paired by seed."""
+    lines = []
+    for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
+        for name, title in QUANTITIES.items():
+            by_seed = own[own["quantity"] == name].pivot(index="seed", columns="step", values="value").dropna(axis=1)
+            if by_seed.empty:
+                continue
+            first, last = by_seed[by_seed.columns[0]], by_seed[by_seed.columns[-1]]
+            forms = ((first, ".3f"), (last, ".3f"), (last - first, "+.3f"))
+            cells = [with_error(*mean_and_standard_error(values), form) for values, form in forms]
+            lines.append([str(condition), f"`{arm}`", title, *cells, f"{by_seed.columns[0]}, {by_seed.columns[-1]}"])
+    header = ["condition", "arm", "quantity", "first", "last", "change", "steps"]
+    return "\n\n".join(["## Does credit concentrate?", READING, table_lines(header, lines)])
+
+
+def draw_credit(table: pd.DataFrame, path: Path) -> None:
+    """A panel per quantity, a line per arm over the steps: the mean over seeds, seeds themselves thin."""
+    arms = list(table["arm"].unique())
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(12, 6.4), layout="constrained")
+        panels = list(figure.subplots(2, 4).flat)
+        for axes, (name, title) in zip(panels, QUANTITIES.items(), strict=False):
+            for index, arm in enumerate(arms):
+                own = table[(table["quantity"] == name) & (table["arm"] == arm)]
+                style = {"color": COLOURS[(index + 1) % len(COLOURS)]}
+                for _, of in own.groupby(["condition", "seed"]):
+                    axes.plot(of["step"], of["value"], linewidth=0.6, alpha=0.4, **style)
+                mean = own.groupby("step")["value"].mean()
+                marker = MARKERS[(index + 1) % len(MARKERS)]
+                axes.plot(mean.index, mean, linewidth=2, marker=marker, markersize=5, label=arm, **style)
+            axes.set_title(textwrap.fill(title.split(" (")[0], 34), fontsize=9)
+            axes.set_xlabel("training step", fontsize=9)
+        for axes in panels[len(QUANTITIES) :]:
+            axes.set_visible(False)
+        handles, names = panels[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower right", ncols=len(arms), frameon=False)
+        save_png(figure, path)
+
+
+def draw_profile(table: pd.DataFrame, path: Path) -> None:
+    """A panel per arm: mean weight of each tenth of the reasoning, at the first and at the last logged step."""
+    arms = list(table["arm"].unique())
+    rows = table[table["quantity"].str.startswith("part_")]
+    rows = rows.assign(part=rows["quantity"].str.removeprefix("part_").astype(int))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(1.2 + 3.0 * len(arms), 3.0), layout="constrained")
+        for axes, arm in zip(figure.subplots(1, len(arms), sharey=True, squeeze=False)[0], arms, strict=True):
+            own = rows[rows["arm"] == arm]
+            steps = (own["step"].min(), own["step"].max())
+            for index, step in enumerate(dict.fromkeys(steps)):
+                mean = own[own["step"] == step].groupby("part")["value"].mean()
+                style = {"color": COLOURS[index + 1], "marker": MARKERS[index + 1], "linestyle": ("--", "-")[index]}
+                axes.plot((mean.index + 0.5) / PARTS, mean, linewidth=1.6, label=f"step {step}", **style)
+            axes.axhline(1.0, color="#555555", linewidth=0.8, linestyle=":")
+            axes.set_xticks(np.linspace(0, 1, 3))
+            axes.set_title(arm, fontsize=10, loc="left")
+            axes.set_xlabel("place in the reasoning")
+            axes.legend(frameon=False, fontsize=9)
+        figure.supylabel("mean weight", fontsize=10)
+        save_png(figure, path)

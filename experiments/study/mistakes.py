@@ -1,36 +1,46 @@
-"""What goes wrong in the completions of a study's final evaluations: the kinds of mistake, by condition and arm.
+"""What goes wrong in the completions of a study's final evaluations: the kinds of mistake, by condition and arm, and how a page
+shows them.
 
 Of the embedded task only, whose problems say how they are computed.
 """
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
+import matplotlib as mpl
 import pandas as pd
+from matplotlib.figure import Figure
 
-from experiments.study.studies import Finished
+from oar.analysis.reports.figures import COLOURS, STYLE, save_png
+from oar.analysis.reports.page import table_lines, with_error
 from oar.common.errors import DataError
 from oar.evaluation.evaluate import SAMPLED_METRIC
 from oar.runs.folder import Run
+from oar.statistics.intervals import mean_and_standard_error
 from oar.tasks.problem import Problem
-from oar.tasks.words import evaluation_set, mistake, tier_named, written_out
+from oar.tasks.words import MISTAKES, evaluation_set, mistake, tier_named, written_out
 
 RIGHT = "right"
 WRITTEN_OUT = "written out"
+READING = """Of the held-out completions at temperature 1, percent, mean of the tiers, ± the standard error over seeds. A wrong
+completion counts under its first departure from the problem's computation, so these shares add up to 100:
+{kinds}. *All results written out*: of all completions, those in which no equation lacks its result; demonstrations leave
+out the last one of every second."""
 
 
-def mistakes_table(runs: Sequence[Finished]) -> pd.DataFrame:
+def mistakes_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Long: condition, arm, seed, kind, share in percent of the sampled completions, mean of tiers.
 
     A kind is RIGHT or one of MISTAKES, which add up to 100, or WRITTEN_OUT: every equation has its result. A kind that a run
-    does not have is missing. Raises DataError where a run kept no completions, or those of other problems.
+    does not have is missing. Raises DataError where a run has no completions, or those of other problems.
     """
     rows = []
-    for one in runs:
-        completions = judged_completions(one.run)
+    for run in runs:
+        completions = judged_completions(run)
         kinds = completions.groupby("benchmark")["kind"].value_counts(normalize=True).unstack(fill_value=0)
         shares = {**kinds.mean(), WRITTEN_OUT: completions.groupby("benchmark")["written_out"].mean().mean()}
-        of = {"condition": one.condition, "arm": one.arm, "seed": one.run.seed}
+        of = {"condition": run.condition, "arm": run.arm, "seed": run.seed}
         rows += [{**of, "kind": kind, "share": 100 * share} for kind, share in shares.items()]
     return pd.DataFrame(rows)
 
@@ -64,3 +74,41 @@ def judged_completions(run: Run) -> pd.DataFrame:
 def _final_problems(benchmark: str, count: int) -> dict[str, Problem]:
     held_out = evaluation_set(tier_named(benchmark), "final", count)
     return {each.problem.id: each.problem for each in held_out}
+
+
+def mistakes_section(table: pd.DataFrame) -> str:
+    """Markdown: the share of each kind, a line per condition and arm."""
+    lines = []
+    for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
+        by_seed = own.pivot(index="seed", columns="kind", values="share").fillna(0.0)
+        by_seed = by_seed.reindex(columns=[RIGHT, *MISTAKES, WRITTEN_OUT], fill_value=0.0)
+        shares = [with_error(*mean_and_standard_error(by_seed[kind])) for kind in by_seed]
+        lines.append([str(condition), f"`{arm}`", *shares])
+    kinds = "; ".join(f"*{kind}*: {meaning}" for kind, meaning in MISTAKES.items())
+    header = ["condition", "arm", RIGHT, *MISTAKES, "all results written out"]
+    return "\n\n".join(["## What goes wrong?", READING.format(kinds=kinds), table_lines(header, lines)])
+
+
+def draw_mistakes(table: pd.DataFrame, path: Path) -> None:
+    """A panel per condition, a bar per arm: the share of wrong completions, by kind; the mean over seeds."""
+    conditions, arms = list(table["condition"].unique()), list(table["arm"].unique())
+    means = table.pivot_table(index=["condition", "arm", "seed"], columns="kind", values="share", fill_value=0.0)
+    means = means.groupby(["condition", "arm"]).mean()
+    with mpl.rc_context(STYLE):
+        width = max(10.0, 2.4 + 3.4 * len(conditions))  # the legend needs so much
+        figure = Figure(figsize=(width, 1.4 + 0.32 * len(arms)), layout="constrained")
+        panels = figure.subplots(1, len(conditions), sharey=True, squeeze=False)[0]
+        for axes, condition in zip(panels, conditions, strict=True):
+            left = pd.Series(0.0, index=arms)
+            for index, kind in enumerate(kind for kind in MISTAKES if kind in means):
+                share = means.loc[condition, kind].reindex(arms).fillna(0.0)
+                axes.barh(range(len(arms)), share, left=left, height=0.7, label=kind, color=COLOURS[index + 1])
+                left += share
+            axes.set_title(condition, fontsize=10, loc="left")
+            axes.set_xlabel("wrong completions (%)")
+            axes.grid(visible=False, axis="y")
+        panels[0].set_yticks(range(len(arms)), arms)
+        panels[0].set_ylim(len(arms) - 0.5, -0.5)
+        handles, names = panels[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+        save_png(figure, path)

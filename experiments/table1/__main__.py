@@ -1,37 +1,27 @@
-"""Table 1, cell by cell: `python -m experiments.table1 seeds=3`. Finished cells are kept, so it can be interrupted.
+"""Table 1, cell by cell: `python -m experiments.table1 seeds=3`. Finished cells are not repeated, so it can be interrupted.
 
 Overrides of a run (conf/train) are those of every cell: `python -m experiments.table1 profile=single_gpu model.path=FOLDER`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.table1.page import Cell, write_table1
+from experiments.table1.page import write_table1
 from oar.analysis.reports.methods import BASE
 from oar.command_line.entry import entry
 from oar.command_line.overrides import overrides_of_runs
 from oar.config import Table1Config, validated
-from oar.launch.pool import Job, joint_provenance, planned, run_missing
+from oar.config.composed import composed_run
+from oar.launch.pool import Job, joint_provenance, run_missing
 
 TABLE_SAYS = {
     "seed": "type seeds=3 for the seeds 1 to 3",
     "method": "type methods=[grpo,oar_g]",
     "learner.steps": "type steps=100",
 }
-REFERENCE = Path(__file__).parents[2] / "results" / "reference"
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A cell to be run: a method under a seed."""
-
-    method: str
-    seed: int
-    job: Job
 
 
 @entry
@@ -39,41 +29,25 @@ def main(config: DictConfig) -> None:
     """Plan the cells, run what is missing, write the table."""
     cfg = validated(config, Table1Config)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    cells = plan(cfg, HydraConfig.get().overrides.task, folder)
-    jobs = [cell.job for cell in cells]
-    run_missing(jobs, folder / "cells", cfg.lanes)
-    provenance = joint_provenance(jobs, cfg.lanes)
-    write_table1([finished(cell) for cell in cells], folder, reference=REFERENCE, provenance=provenance)
+    jobs = plan(cfg, HydraConfig.get().overrides.task, folder)
+    run_missing(jobs, folder / "cells", cfg.parallel_runs)
+    provenance = joint_provenance(jobs, cfg.parallel_runs)
+    write_table1([(job.arm, job.folder) for job in jobs], folder, provenance=provenance)
     print((folder / "table1.md").read_text())
     print(f"written to {folder}: table1.csv, claims.csv, table1.md, table1.png, curves.png, provenance.json")
 
 
-def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Planned]:
+def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
     """Every cell, base model first, validated before any of them starts. `typed`: the overrides of the command line."""
     common = overrides_of_runs(typed, set(Table1Config.__annotations__), TABLE_SAYS)
-    cells = []
+    jobs = []
     for seed in range(1, cfg.seeds + 1):
         for name in (BASE, *cfg.methods):
             overrides = [*common, f"seed={seed}", f"method={'grpo' if name == BASE else name}"]
             steps = 0 if name == BASE else cfg.steps
             overrides += [] if steps is None else [f"learner.steps={steps}"]
-            cells.append(Planned(name, seed, planned(folder / "cells" / f"{name}-seed{seed}", overrides)))
-    return cells
-
-
-def finished(cell: Planned) -> Cell:
-    """A cell that has been run, as the report reads it."""
-    job, trained, provenance = cell.job, cell.method != BASE, cell.job.provenance()
-    assert provenance is not None
-    return Cell(
-        profile=job.settings.profile,
-        method=cell.method,
-        seed=cell.seed,
-        evaluation=job.folder / "evaluation.csv",
-        metrics=job.folder / "metrics.jsonl" if trained else None,
-        timings=job.folder / "timings.jsonl" if trained else None,
-        seconds=provenance["seconds"],
-    )
+            jobs.append(Job(folder / "cells" / f"{name}-seed{seed}", overrides, composed_run(overrides), name))
+    return jobs
 
 
 if __name__ == "__main__":

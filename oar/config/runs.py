@@ -145,11 +145,11 @@ class Table1Config(TrainConfig):
     seeds: int
     steps: int | None
     methods: list[str]
-    lanes: int
+    parallel_runs: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.seeds >= 1, "seeds", "1 or more", self.seeds)
         require(self.steps is None or self.steps >= 1, "steps", "1 or more", self.steps)
-        require(self.lanes >= 1, "lanes", "1 or more", self.lanes)
+        require(self.parallel_runs >= 1, "parallel_runs", "1 or more", self.parallel_runs)
         require(len(set(self.methods)) == len(self.methods) > 0, "methods", "a list without repetition", self.methods)

@@ -250,7 +250,7 @@ def _metric_rows(
     sampling: Mapping[str, Sampling],
 ) -> list[dict[str, object]]:
     """The rows of one metric for the benchmarks that `k` names."""
-    # In the order of their ids, as oar.evaluation.compare reads them back: one accuracy has one interval.
+    # In the order of their ids, as oar.evaluation.graded reads them back: one accuracy has one interval.
     by_id = {benchmark: sorted(graded[benchmark], key=lambda samples: samples[0].problem.id) for benchmark in k}
     per_problem = {benchmark: [score(samples) for samples in groups] for benchmark, groups in by_id.items()}
     rows: list[dict[str, object]] = []

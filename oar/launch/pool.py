@@ -1,4 +1,4 @@
-"""Many runs of experiments/train.py on one machine: in lanes side by side, each with servers that its runs share."""
+"""Many runs of experiments/train.py on one machine: several at a time, on servers that the runs share."""
 
 import os
 import sys
@@ -20,7 +20,6 @@ from oar.common.errors import ConfigError, OarError
 from oar.common.processes import ChildProcess
 from oar.common.provenance import joined_provenance
 from oar.config import TrainConfig
-from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import refuse_without_gpus, server_options
 from oar.rollout.access import TOKEN_VARIABLE
@@ -32,11 +31,16 @@ POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run to be made: its folder, its settings and the overrides of conf/train that make them."""
+    """A run to be made: its folder, its settings and the overrides of conf/train that make them.
+
+    `arm`, `condition`: where it stands in a comparison.
+    """
 
     folder: Path
     overrides: list[str]
     settings: TrainConfig
+    arm: str = ""
+    condition: str = ""
 
     def provenance(self) -> dict[str, Any] | None:
         """Where the run's numbers come from; None where it is not finished, or finished under other settings."""
@@ -48,13 +52,8 @@ class Job:
         return max(0, metrics.read_bytes().count(b"\n") - 1) if metrics.exists() else 0
 
 
-def planned(folder: Path, overrides: list[str]) -> Job:
-    """The job of these overrides, validated. Inside of a Hydra main only, which says where conf/ is."""
-    return Job(folder, overrides, composed_run(overrides))
-
-
-def run_missing(jobs: Sequence[Job], folder: Path, lanes: int) -> None:
-    """Run the jobs that are not finished, `lanes` at a time. The servers of a lane log to a folder in `folder`.
+def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
+    """Run the jobs that are not finished, `parallel_runs` at a time. Their servers log to folders in `folder`.
 
     A job that fails does not end the others. Raises OarError after the last, naming those that failed and why; run again, only
     these are run, from their last checkpoints.
@@ -63,25 +62,25 @@ def run_missing(jobs: Sequence[Job], folder: Path, lanes: int) -> None:
     if not missing:
         return
     if any(job.settings.rollout.urls for job in missing):
-        raise ConfigError("rollout.url must be left out here: every lane starts servers of its own.")
+        raise ConfigError("rollout.url must be left out here: servers are started for these runs.")
     for job in missing:
         refuse_without_gpus(job.settings)
-    lanes = min(lanes, len(missing))
-    if lanes > 1 and torch.cuda.is_available():
+    parallel_runs = min(parallel_runs, len(missing))
+    if parallel_runs > 1 and torch.cuda.is_available():
         raise ConfigError(
-            f"lanes must be 1 where there are GPUs, of which every lane would take the same, but is {lanes}."
+            f"parallel_runs must be 1 where there are GPUs, of which every run would take the same, but is {parallel_runs}."
         )
     failed: list[OarError] = []
     with ExitStack() as running:
         running.enter_context(terminable())
-        print(f"{len(missing)} of {len(jobs)} runs to do, {lanes} at a time", flush=True)
-        free: Queue[Lane] = Queue()
-        for number in range(lanes):
-            lane = Lane(folder / f"lane{number + 1}")
-            running.callback(lane.servers.stop)
-            free.put(lane)
+        print(f"{len(missing)} of {len(jobs)} runs to do, {parallel_runs} at a time", flush=True)
+        free: Queue[Servers] = Queue()
+        for number in range(parallel_runs):
+            servers = Servers(folder / f"servers{number + 1}")
+            running.callback(servers.fleet.stop)
+            free.put(servers)
         stop = Event()
-        pool = running.enter_context(ThreadPoolExecutor(lanes))
+        pool = running.enter_context(ThreadPoolExecutor(parallel_runs))
         running.callback(stop.set)  # leaves before the pool does: its threads then end their runs at once
         progress = running.enter_context(_progress())
         total = progress.add_task("all runs", total=sum(job.settings.learner.steps for job in jobs))
@@ -104,11 +103,11 @@ def run_missing(jobs: Sequence[Job], folder: Path, lanes: int) -> None:
 
 
 @dataclass
-class Lane:
+class Servers:
     """The servers that one job after the other is run on."""
 
     folder: Path  # of their logs
-    servers: KeptFleet = field(default_factory=KeptFleet)
+    fleet: KeptFleet = field(default_factory=KeptFleet)
 
     def serving(self, settings: TrainConfig) -> VllmFleet:
         """Servers on the model that the job starts from, which is taught where it is not there yet."""
@@ -118,24 +117,24 @@ class Lane:
         options = server_options(
             settings.rollout, settings.model, model, self.folder, sync=settings.sync, learner_gpus=ranks
         )
-        return self.servers.fitting(options)
+        return self.fleet.fitting(options)
 
 
-_TEACHING = Lock()  # two lanes must not teach one model twice
+_TEACHING = Lock()  # two runs must not teach one model twice
 
 
-def run_job(job: Job, free: "Queue[Lane]", stop: Event, progress: Progress) -> None:
-    """Train and evaluate one job in the next free lane. Raises OarError where either fails."""
-    lane = free.get()
+def run_job(job: Job, free: "Queue[Servers]", stop: Event, progress: Progress) -> None:
+    """Train and evaluate one job on the next free servers. Raises OarError where either fails."""
+    servers = free.get()
     try:
         if not stop.is_set():
-            _run_in(lane, job, stop, progress)
+            _run_on(servers, job, stop, progress)
     finally:
-        free.put(lane)
+        free.put(servers)
 
 
-def _run_in(lane: Lane, job: Job, stop: Event, progress: Progress) -> None:
-    engine = lane.serving(job.settings)
+def _run_on(servers: Servers, job: Job, stop: Event, progress: Progress) -> None:
+    engine = servers.serving(job.settings)
     log, started = job.folder / "log.txt", time.monotonic()
     bar = progress.add_task(job.folder.name, total=job.settings.learner.steps)
     arguments = [sys.executable, "-m", "experiments.train", *job.overrides, "resume=auto"]
@@ -150,7 +149,7 @@ def _run_in(lane: Lane, job: Job, stop: Event, progress: Progress) -> None:
                 return
             if code != 0:
                 state = "" if engine.poll() is None else f" Its server ended as well: {engine.tail(5)}"
-                lane.servers.stop()  # what state the failed run has left them in, nobody knows
+                servers.fleet.stop()  # what state the failed run has left them in, nobody knows
                 raise OarError(
                     f"{job.folder.name} ended with exit code {code}. The end of {log}:\n{process.tail(5)}{state}"
                 )
@@ -165,7 +164,7 @@ def _progress() -> Progress:
     return Progress(TextColumn("{task.description}"), BarColumn(), steps, TimeElapsedColumn(), refresh_per_second=1)
 
 
-def joint_provenance(jobs: Sequence[Job], lanes: int) -> dict[str, Any]:
-    """Of finished jobs, as `oar.common.provenance.joined_provenance`, with their length and the number of lanes."""
+def joint_provenance(jobs: Sequence[Job], parallel_runs: int) -> dict[str, Any]:
+    """Of finished jobs, as `oar.common.provenance.joined_provenance`, with their length and how many ran at a time."""
     found = [provenance for job in jobs if (provenance := job.provenance()) is not None]
-    return joined_provenance(found) | {"learner_steps": jobs[-1].settings.learner.steps, "lanes": lanes}
+    return joined_provenance(found) | {"learner_steps": jobs[-1].settings.learner.steps, "parallel_runs": parallel_runs}

@@ -1,7 +1,7 @@
 """A finished run's folder, read back: its settings, where its numbers come from, scores and logs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
@@ -15,7 +15,8 @@ from oar.command_line.overrides import CONF
 from oar.common.errors import DataError
 from oar.config import TrainConfig
 from oar.config.saved import saved_config
-from oar.evaluation.compare import Evaluation, ProblemScores, check_same, problem_scores, read_evaluation
+from oar.evaluation.evaluate import MEAN
+from oar.evaluation.graded import Evaluation, Scores, check_same, problem_scores, read_evaluation, right_samples
 from oar.runs.tracking import METRICS, TIMINGS
 
 
@@ -23,14 +24,16 @@ from oar.runs.tracking import METRICS, TIMINGS
 class Run:
     """What `experiments.train` left in `folder`. `settings`: config.yaml; `provenance`: of evaluation.json.
 
-    `kept`: right samples by problem (metric, benchmark, k, problem_id, right), as scores.parquet of a table has them for a run
-    whose samples.parquet is not there.
+    `arm`, `condition`: where it stands in a comparison. `saved_problems`: the right samples by problem (RIGHT), where
+    samples.parquet is not there.
     """
 
     folder: Path
     settings: DictConfig
     provenance: Mapping[str, Any]
-    kept: pd.DataFrame | None = None
+    arm: str = ""
+    condition: str = ""
+    saved_problems: pd.DataFrame | None = None
 
     @property
     def seed(self) -> int:
@@ -46,22 +49,28 @@ class Run:
         """evaluation.csv: a row per benchmark and metric."""
         return pd.read_csv(self.folder / "evaluation.csv")
 
+    def score(self, benchmark: str, metric: str) -> "pd.Series[Any]":
+        """The row of `scores`."""
+        return self.scores[(self.scores["benchmark"] == benchmark) & (self.scores["metric"] == metric)].iloc[0]
+
     @cached_property
     def evaluation(self) -> Evaluation | None:
-        """Every graded completion; None where the run was kept without them."""
+        """Every graded completion; None where the run does not have them."""
         return read_evaluation(self.folder) if (self.folder / "samples.parquet").exists() else None
 
-    def problem_scores(self, metric: str) -> dict[str, ProblemScores] | None:
-        """By benchmark, of one metric (avg@k or greedy pass@1); None where the run was kept without them."""
-        if self.evaluation is not None:
-            return problem_scores(self.evaluation, metric)
-        if self.kept is None or self.kept.empty:
-            return None
-        chosen = self.kept[self.kept["metric"] == metric].sort_values("problem_id").set_index("problem_id")
-        return {
-            str(name): ProblemScores(int(of["k"].iloc[0]), 100.0 * of["right"] / of["k"])
-            for name, of in chosen.groupby("benchmark", sort=False)
-        }
+    @cached_property
+    def problems(self) -> pd.DataFrame | None:
+        """Right samples by problem (RIGHT); None where the run does not have them."""
+        return self.saved_problems if self.evaluation is None else right_samples(self.evaluation)
+
+    def problem_scores(self, metric: str) -> Scores:
+        """By benchmark the percent correct of each problem; nothing where the run does not have them."""
+        return {} if self.problems is None else problem_scores(self.problems, metric)
+
+    def benchmark_scores(self, metric: str) -> Scores:
+        """By benchmark its percent correct, as if it had one problem."""
+        rows = self.scores[(self.scores["metric"] == metric) & (self.scores["benchmark"] != MEAN)]
+        return {row["benchmark"]: pd.Series([row["value"]]) for row in rows.to_dict("records")}
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -74,7 +83,7 @@ class Run:
         return read_lines(self.folder / TIMINGS)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, *, arm: str = "", condition: str = "") -> Run:
     """The run in a folder. Raises DataError where it has not finished."""
     files = [folder / name for name in ("config.yaml", "evaluation.json", "evaluation.csv")]
     for file in files:
@@ -87,7 +96,12 @@ def read_run(folder: Path) -> Run:
     missing = {"identity", "measure", "step"} - set(provenance)
     if missing:
         raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")
-    return Run(folder, settings, provenance)
+    return Run(folder, settings, provenance, arm, condition)
+
+
+def step_seconds(runs: Iterable[Run]) -> float:
+    """Median seconds of a training step, over all steps of all runs."""
+    return float(pd.concat([run.timings["total"].dropna() for run in runs]).median())
 
 
 def full_steps() -> dict[str, int]:

@@ -9,16 +9,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oar.analysis.claims.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, WITHIN, Claim, load_claims, verdict
+from oar.analysis.arms import accuracy_of
+from oar.analysis.claims.claims import (
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REFERENCE,
+    REPRODUCED,
+    TOO_FEW,
+    WITHIN,
+    Claim,
+    load_claims,
+    verdict,
+)
 from oar.analysis.claims.ledger import ledger
-from oar.analysis.claims.page import claims_section, write_claims
-from oar.analysis.claims.quantities import accuracy_of, collapse_step
+from oar.analysis.claims.page import claims_section
+from oar.analysis.claims.quantities import collapse_step
+from oar.analysis.reports.page import write_csv
 from oar.common.errors import ConfigError, DataError
 from oar.runs.folder import Run, full_steps, read_run
 from tests.experiments.made_runs import Scores, make_run
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "results" / "reference"
 PAPER = {"profile": "paper", "model": "qwen2_5_7b"}
 PAPERS_NUMBERS = ("90.5", "75.8", "51.3", "92.4", "78.7", "53.7", "1.4", "4.2")
 PAPERS_NUMBER = re.compile(rf"(?<![\d.])({'|'.join(map(re.escape, PAPERS_NUMBERS))})(?!\d)")
@@ -96,11 +107,9 @@ def test_both_intervals_must_agree(tmp_path: Path) -> None:
         folders.append(make_run(tmp_path, "grpo", seed, {"a": [0.5] * 20}, k=100))
         folders.append(make_run(tmp_path, "oar_p", seed, {"a": [0.5 + gain] * 20}, k=100))
     row = judged(claim("difference", "oar_p", "grpo"), *folders, metric="avg@k")
-    found, _ = accuracy_of("avg@k", [[read_run(one) for one in folders[at::2]] for at in (1, 0)])
-    assert found.difference().bootstrap == (
-        1.0,
-        9.0,
-    )  # n - 1 = 2 of three seeds drawn: from the worst twice to the best twice
+    found = accuracy_of("avg@k", [[read_run(one) for one in folders[at::2]] for at in (1, 0)])
+    # n - 1 = 2 of three seeds drawn: from the worst twice to the best twice
+    assert found.difference().bootstrap == (1.0, 9.0)
     reach = 4.3027 * np.std([1, 2, 9], ddof=1) / 3**0.5
     assert (row["value"], row["low"], row["high"]) == pytest.approx((4, 4 - reach, 4 + reach), abs=1e-3)
     assert row["verdict"] == WITHIN
@@ -161,26 +170,20 @@ def test_the_interval_is_that_of_a_naive_bootstrap(tmp_path: Path, seeds: int) -
     low, high = np.quantile(draws, [0.025, 0.975])
     gains = [(arrays["oar_p"][name] - arrays["grpo"][name]).mean() for name in ("a", "b")]
     assert row["value"] == pytest.approx(100 * np.mean(gains))
-    found, _ = accuracy_of(
-        "avg@k", [[read_run(one) for one in folders if method in one.name] for method in ("oar_p", "grpo")]
-    )
-    assert found.difference().bootstrap == pytest.approx((low, high), abs=0.07 * (high - low))
-    assert (row["low"] <= found.difference().bootstrap[0], row["high"] >= found.difference().bootstrap[1]) == (
-        True,
-        True,
-    )
+    arms = [[read_run(one) for one in folders if method in one.name] for method in ("oar_p", "grpo")]
+    bootstrap = accuracy_of("avg@k", arms).difference().bootstrap
+    assert bootstrap == pytest.approx((low, high), abs=0.07 * (high - low))
+    assert row["low"] <= bootstrap[0] <= bootstrap[1] <= row["high"]
     assert high - low < 0.8 * np.subtract(*np.quantile(unpaired, [0.975, 0.025]))
 
 
 def test_without_completions_seeds_alone_are_random(tmp_path: Path) -> None:
     """Differences 10, 20, 30 points: 20 with standard error 10 / sqrt(3), and t = 4.303 for two degrees of freedom."""
-    folders = []
-    for seed, gain in enumerate((0.1, 0.2, 0.3)):
-        folders += pair(tmp_path / str(seed), {"a": [0.2]}, {"a": [0.2 + gain]}, keep_samples=False)
-        (tmp_path / str(seed)).rename(tmp_path / f"s{seed}")
-    runs = [read_run(tmp_path / f"s{seed}" / f"{method}-seed0") for seed in range(3) for method in ("grpo", "oar_p")]
-    for at, run in enumerate(runs):
-        run.settings.seed = at // 2
+    runs = [
+        read_run(make_run(tmp_path, method, seed, {"a": [0.2 + gain * (method == "oar_p")]}, keep_samples=False))
+        for seed, gain in enumerate((0.1, 0.2, 0.3))
+        for method in ("grpo", "oar_p")
+    ]
     row = ledger([claim("difference", "oar_p", "grpo")], runs, FULL).iloc[0]
     reach = 4.3027 * 10 / 3**0.5
     assert (row["value"], row["low"], row["high"]) == pytest.approx((20, 20 - reach, 20 + reach), abs=1e-3)
@@ -203,10 +206,8 @@ def test_a_number_needs_its_model_and_the_whole_benchmark(tmp_path: Path) -> Non
     assert (row["verdict"], row["reason"]) == (NOT_RUN, needs)
     assert pd.isna(row["value"])
     row = judged(number, *(make_run(there, "grpo", seed, scores, **PAPER) for seed in range(3)), metric="avg@k")
-    assert (row["value"], row["verdict"]) == (
-        62.5,
-        WITHIN,
-    )  # of set a alone; four problems leave more than a point open
+    # Of set a alone; four problems leave more than a point open.
+    assert (row["value"], row["verdict"]) == (62.5, WITHIN)
     assert row["low"] < 61.5
     row = judged(number, make_run(part, "grpo", 0, {"a": [0.75] * 3, "b": [1.0]}, **PAPER))
     assert (row["verdict"], row["reason"]) == (NOT_RUN, "needs all 4 problems of a, these runs have 3")
@@ -234,9 +235,8 @@ def test_where_nothing_is_gained_there_is_no_share(tmp_path: Path) -> None:
         make_run(tmp_path, method, 0, {"a": scores})
     row = judged(claim("share", "oar_g", "oar_p", "grpo", target=(80, 90)), *sorted(tmp_path.iterdir()), metric="avg@k")
     assert row["verdict"] == NOT_RUN
-    assert re.match(
-        r"oar_p gains \+12.5 \[-2\d.\d, \+4\d.\d\] points over grpo, not clearly more than 0", row["reason"]
-    )
+    said = r"oar_p gains \+12.5 \[-2\d.\d, \+4\d.\d\] points over grpo, not clearly more than 0"
+    assert re.match(said, row["reason"])
 
 
 def test_a_share_needs_the_completions(tmp_path: Path) -> None:
@@ -300,10 +300,8 @@ def test_who_collapses_earlier(tmp_path: Path) -> None:
 
 def test_where_nothing_collapses_nobody_is_earlier(tmp_path: Path) -> None:
     row = judged(claim("collapse", "oar_p", "grpo"), *pair(tmp_path, {"a": [1.0]}, {"a": [1.0]}, seeds=2))
-    assert (row["verdict"], row["reason"]) == (
-        NOT_RUN,
-        "no entropy falls below 0.2 of its start in these 3 steps: none collapses",
-    )
+    reason = "no entropy falls below 0.2 of its start in these 3 steps: none collapses"
+    assert (row["verdict"], row["reason"]) == (NOT_RUN, reason)
 
 
 def test_slower_learning_has_less_reward(tmp_path: Path) -> None:
@@ -317,7 +315,7 @@ def test_slower_learning_has_less_reward(tmp_path: Path) -> None:
 
 @pytest.fixture
 def claims() -> dict[str, Claim]:
-    return {one.id: one for one in load_claims(REFERENCE)}
+    return {one.id: one for one in load_claims()}
 
 
 def test_every_value_of_the_paper_is_a_claim(claims: dict[str, Claim]) -> None:
@@ -447,11 +445,11 @@ def test_a_number_of_the_paper_is_never_ours(tmp_path: Path) -> None:
         for method, (share, seconds) in right.items()
         for seed in (1, 2, 3)
     ]  # fmt: skip
-    table = ledger(load_claims(REFERENCE), runs, FULL)
+    table = ledger(load_claims(), runs, FULL)
     numbers = table[table["paper_claim"].str.startswith("Qwen2.5-7B: ")]
     assert set(numbers["verdict"]) == {NOT_REPRODUCED}
     assert numbers["value"].round(1).tolist() == [20.0] * 6 + [30.0] * 4 + [3.0, 10.0, 10.0, 9.0]
-    write_claims(table, tmp_path / "claims.csv")
+    write_csv(table, tmp_path / "claims.csv")
     written = pd.read_csv(tmp_path / "claims.csv", dtype=str, keep_default_na=False)
     ours = [column for column in written.columns if not column.startswith("paper_")]
     assert all(written["paper_claim"].str.contains(number, regex=False).any() for number in PAPERS_NUMBERS)

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,23 +5,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.compare import compare
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels
-from experiments.study.studies import Finished
-from experiments.study.studies import differences as study_differences
-from experiments.table1.page import COLUMNS as SCORE_COLUMNS
-from experiments.table1.page import Cell, write_table1
+from experiments.study.studies import arm_differences
+from experiments.table1.page import problems_of, read_cells, write_table1
+from oar.analysis.arms import METRICS
 from oar.analysis.claims.claims import TOO_FEW
-from oar.analysis.reports.differences import COLUMNS, differences, differences_section, needed_text, read_problem_scores
+from oar.analysis.reports.differences import differences_from_grpo, differences_section, needed_text
 from oar.analysis.reports.methods import BASE, kind, label, method_order
 from oar.common.errors import DataError
-from oar.evaluation.compare import compare, read_evaluation
+from oar.evaluation.graded import read_evaluation
 from oar.runs.folder import read_run
 from oar.statistics.power import seeds_needed
 from tests.experiments.made_runs import Scores, make_run
 
-REFERENCE = Path(__file__).parents[2] / "results" / "reference"
-FILES = ("evaluation.csv", "metrics.jsonl", "timings.jsonl")
+Cell = tuple[str, Path]
 CONF = Path(__file__).parents[2] / "conf" / "method"
 # By method and seed the share of right samples of each problem; a tier of one problem weighs as much as one of three.
 MADE: dict[tuple[str, int], Scores] = {
@@ -33,21 +31,12 @@ MADE: dict[tuple[str, int], Scores] = {
 }
 
 
-def made(folder: Path, of: dict[tuple[str, int], Scores] = MADE, **more: Any) -> dict[tuple[str, int], Path]:
-    return {(method, seed): make_run(folder, method, seed, scores, **more) for (method, seed), scores in of.items()}
+def made(folder: Path, of: dict[tuple[str, int], Scores] = MADE, **more: Any) -> list[Cell]:
+    return [(method, make_run(folder, method, seed, scores, **more)) for (method, seed), scores in of.items()]
 
 
-def evaluations(runs: dict[tuple[str, int], Path]) -> pd.DataFrame:
-    frames = [
-        pd.read_csv(folder / "evaluation.csv").assign(method=method, seed=seed, profile="embedded")
-        for (method, seed), folder in runs.items()
-    ]
-    return pd.concat(frames)[SCORE_COLUMNS]
-
-
-def compared(runs: dict[tuple[str, int], Path], kept: Path) -> pd.DataFrame:
-    scores = evaluations(runs)
-    return differences(scores, read_problem_scores(runs, kept, scores))
+def compared(cells: list[Cell], kept: Path) -> pd.DataFrame:
+    return differences_from_grpo(read_cells(cells, kept), METRICS)
 
 
 def row(table: pd.DataFrame, benchmark: str = "mean", metric: str = "avg@k") -> dict[str, Any]:
@@ -66,48 +55,12 @@ def test_differences_by_hand(tmp_path: Path) -> None:
     assert mean["sd"] == pytest.approx(by_seed.std(ddof=1))
     assert (mean["seeds"], mean["problems"], mean["kind"], mean["against"]) == (2, 4, "control", "grpo")
     reach = 12.706 * by_seed.std(ddof=1) / 2**0.5
-    assert (mean["student_low"], mean["student_high"]) == pytest.approx(
-        (mean["difference"] - reach, mean["difference"] + reach), rel=1e-3
-    )
+    assert mean["student_low"] == pytest.approx(mean["difference"] - reach, rel=1e-3)
+    assert mean["student_high"] == pytest.approx(mean["difference"] + reach, rel=1e-3)
     assert mean["seeds_needed"] == seeds_needed(mean["difference"], mean["sd"])
     assert mean["seeds_needed_from"] <= mean["seeds_needed"] <= mean["seeds_needed_to"]
     assert mean["interval_over"] == "problems and seeds"
     assert pd.isna(row(table, "words1")["sd"])
-
-
-def test_the_interval_is_that_of_a_plain_bootstrap(tmp_path: Path) -> None:
-    """Drawn again by hand: one of the two seeds, then problems within each tier; both methods have the same draws."""
-    rng = np.random.default_rng(5)
-    of = {
-        (method, seed): {
-            "words1": rng.integers(5, size=30) / 4 * (0.6 if method == "grpo" else 1),
-            "words2": rng.integers(5, size=10) / 4,
-        }
-        for method in ("grpo", "oar_g")
-        for seed in (1, 2, 3)
-    }
-    of = {key: {name: np.round(np.asarray(one) * 4) / 4 for name, one in tiers.items()} for key, tiers in of.items()}
-    mean = row(compared(made(tmp_path, of), tmp_path / "none"))
-    drawn = []
-    for _ in range(4000):
-        seeds, total = rng.integers(1, 4, size=2), 0.0
-        for name in ("words1", "words2"):
-            chosen = rng.integers(len(of["grpo", 1][name]), size=len(of["grpo", 1][name]))
-            total += np.mean([(of["oar_g", s][name] - of["grpo", s][name])[chosen] for s in seeds]) * 100  # type: ignore
-        drawn.append(total / 2)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    assert (mean["low"], mean["high"]) == pytest.approx((low, high), abs=1.0)
-
-
-def test_problems_are_paired_not_only_averaged(tmp_path: Path) -> None:
-    """Both solve their problems or both do not: the method is one quarter better on each, and that is sure."""
-    hard = [0.0] * 20 + [0.75] * 20
-    of = {("grpo", 1): {"words1": hard}, ("oar_p", 1): {"words1": [one + 0.25 for one in hard]}}
-    mean = row(compared(made(tmp_path, of), tmp_path / "none"))
-    assert (mean["low"], mean["high"]) == (25.0, 25.0)
-    assert mean["interval_over"] == "problems, one seed"
-    assert pd.isna(mean["student_low"])
-    assert needed_text(mean) == ""
 
 
 def three_seeds(folder: Path) -> list[Path]:
@@ -121,13 +74,9 @@ def three_seeds(folder: Path) -> list[Path]:
 
 def table1(folders: list[Path], out: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """Table 1's own difference of OAR-P from GRPO, and its claim about the same."""
-    cells = [
-        Cell("embedded", *one.name.split("-seed"), *(one / name for name in FILES), seconds=1.0)  # type: ignore[arg-type]
-        for one in folders
-    ]
-    cells = [replace(cell, seed=int(cell.seed)) for cell in cells]
+    cells = [(one.name.split("-seed")[0], one) for one in folders]
     provenance = {"config_hash": "abc", "git_commit": None, "versions": {}}
-    write_table1(cells, out, reference=REFERENCE, provenance=provenance)
+    write_table1(cells, out, provenance=provenance)
     claims = pd.read_csv(out / "claims.csv").set_index(["claim_id", "metric"])
     return row(pd.read_csv(out / "differences.csv")), claims.loc[("average, OAR-P over GRPO", "avg@k")]
 
@@ -137,8 +86,8 @@ def test_a_quantity_has_one_interval_whichever_page_shows_it(tmp_path: Path) -> 
     difference, claim = table1(folders, tmp_path / "out")
     expected = (difference["difference"], difference["low"], difference["high"], difference["interval_over"])
     assert (claim["value"], claim["low"], claim["high"], claim["interval_over"]) == expected
-    study = [Finished("default", one.name.split("-seed")[0], read_run(one)) for one in folders]
-    found = row(study_differences(study, reference="grpo").assign(benchmark="mean"))
+    study = [read_run(one, arm=one.name.split("-seed")[0]) for one in folders]
+    found = row(arm_differences(study, reference="grpo").assign(benchmark="mean"))
     assert (found["difference"], found["low"], found["high"], found["interval_over"]) == expected
     levels = compare_levels(gather([tmp_path / "runs"]), ["method.name"], ["grpo"])
     cell = levels.cells["oar_p",]
@@ -156,51 +105,38 @@ def test_one_seed_is_what_two_evaluations_compared_are(tmp_path: Path) -> None:
     difference, claim = table1(folders, tmp_path / "out")
     pair = compare(read_evaluation(folders[1]), read_evaluation(folders[0]))
     found = row(pair)
-    assert (
-        (found["ci_low"], found["ci_high"]) == (difference["low"], difference["high"]) == (claim["low"], claim["high"])
-    )
+    expected = (found["ci_low"], found["ci_high"])
+    assert (difference["low"], difference["high"]) == (claim["low"], claim["high"]) == expected
+    assert (pd.isna(difference["student_low"]), needed_text(difference)) == (True, "")
     assert (claim["verdict"], claim["reason"]) == (TOO_FEW, "1 of 3 seeds, 3 of 100 steps")
     assert "over problems, one seed" in (tmp_path / "out" / "table1.md").read_text().split("## Provenance")[0]
 
 
 def test_committed_scores_give_the_same_as_the_samples(tmp_path: Path) -> None:
-    runs = made(tmp_path)
-    scores = evaluations(runs)
-    problems = read_problem_scores(runs, tmp_path / "scores.parquet", scores)
-    assert problems.columns.tolist() == COLUMNS
+    cells, kept = made(tmp_path), tmp_path / "scores.parquet"
+    problems = problems_of(read_cells(cells, kept))
     assert len(problems) == 4 * 2 * 4
     assert problems.query("method == 'shuffled' and seed == 2 and metric == 'avg@k'")["right"].tolist() == [4, 1, 1, 3]
-    problems.to_parquet(tmp_path / "scores.parquet", index=False)
-    for folder in runs.values():
+    before = compared(cells, kept)
+    problems.to_parquet(kept, index=False)
+    for _, folder in cells:
         (folder / "samples.parquet").unlink()
-    again = read_problem_scores(runs, tmp_path / "scores.parquet", scores)
-    pd.testing.assert_frame_equal(differences(scores, again), differences(scores, problems))
-
-
-def test_without_scores_of_problems_the_interval_is_over_seeds(tmp_path: Path) -> None:
-    mean = row(compared(made(tmp_path, keep_samples=False), tmp_path / "none"))
-    assert mean["interval_over"] == "seeds"
-    assert (mean["low"], mean["high"]) == (max(-100.0, mean["student_low"]), min(100.0, mean["student_high"]))
+    pd.testing.assert_frame_equal(compared(cells, kept), before)
+    problems.assign(problem_id=problems["problem_id"].where(problems["method"] != "grpo", "x")).to_parquet(kept)
+    with pytest.raises(DataError, match="must be evaluated on the same problems of words1"):
+        compared(cells, kept)
 
 
 def test_scores_of_another_run_are_refused(tmp_path: Path) -> None:
-    runs = made(tmp_path)
-    scores = evaluations(runs)
-    other = scores.assign(value=scores["value"].where(scores["method"] != "grpo", 40.0))
+    cells, kept = made(tmp_path), tmp_path / "scores.parquet"
+    evaluation = cells[0][1] / "evaluation.csv"
+    scores = pd.read_csv(evaluation)
+    scores.assign(value=40.0).to_csv(evaluation, index=False)
     with pytest.raises(DataError, match=r"grpo, seed 1: .* averages to 33.333, but its evaluation.csv says 40"):
-        read_problem_scores(runs, tmp_path / "none", other)
-    pd.DataFrame({"method": ["grpo"]}).to_parquet(tmp_path / "scores.parquet")
+        read_cells(cells, kept)
+    pd.DataFrame({"method": ["grpo"]}).to_parquet(kept)
     with pytest.raises(DataError, match="must have the columns"):
-        read_problem_scores(runs, tmp_path / "scores.parquet", scores)
-
-
-def test_other_problems_are_no_pairs(tmp_path: Path) -> None:
-    runs = made(tmp_path)
-    scores = evaluations(runs)
-    problems = read_problem_scores(runs, tmp_path / "none", scores)
-    problems.loc[problems["method"] == "grpo", "problem_id"] += "x"
-    with pytest.raises(DataError, match="shuffled and grpo must be evaluated on the same problems of words1"):
-        differences(scores, problems)
+        read_cells(cells, kept)
 
 
 def test_the_section_says_what_it_shows(tmp_path: Path) -> None:

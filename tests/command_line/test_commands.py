@@ -41,7 +41,7 @@ def commands(text: str) -> list[str]:
     return [found for found in lines + spans if re.match(START, found)]
 
 
-CLAIMS = ledger(load_claims(ROOT / "results" / "reference"), [], {})["reason"]  # what each needs
+CLAIMS = ledger(load_claims(), [], {})["reason"]  # what each needs
 FOUND = sorted({command for text in [*(page.read_text() for page in PAGES), *CLAIMS] for command in commands(text)})
 
 

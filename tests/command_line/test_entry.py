@@ -132,8 +132,8 @@ def test_the_first_line_is_the_resolved_run(run: Program, monkeypatch: pytest.Mo
 
 def test_table1_hands_overrides_of_runs_to_its_cells(run: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    monkeypatch.setattr(table1, "run_missing", lambda jobs, folder, lanes: found.extend(jobs))
-    monkeypatch.setattr(table1, "joint_provenance", lambda jobs, lanes: sys.exit(0))
+    monkeypatch.setattr(table1, "run_missing", lambda jobs, folder, parallel_runs: found.extend(jobs))
+    monkeypatch.setattr(table1, "joint_provenance", lambda jobs, parallel_runs: sys.exit(0))
     typed = ("profile=single_gpu", "model.path=here", "gating.tau=0.25", "seeds=1", "steps=5", "methods=[oar_g]")
     assert run(table1.main, *typed)[0] == 0
     settings = [job.settings for job in found]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.report.page import Section
 from oar.analysis.reports.differences import DIFFERENCES
-from oar.analysis.reports.study_page import CLOSED, OPENED, UNWRITTEN, StudyPage, write_study
+from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN, StudyPage, write_study
 
 ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{ made }}"
 CONCLUSION = "Boost **alone** is enough."

@@ -89,6 +89,7 @@ def describe_run(folder: Path, method: str, seed: int, *, data: object, **settin
         "gpu": chosen["gpu"],
         "started": f"2026-11-0{seed}T00:00:00+00:00",
         "finished": f"2026-11-0{seed}T01:00:00+00:00",
+        "seconds": 100.0,
         "data": data,
         "seed": seed,
         "step": 3,

@@ -47,20 +47,16 @@ def sweep(tmp_path: Path) -> Path:
     with (stopped / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "train/ent')  # killed while it wrote
     (folder / "2").mkdir()
-    (folder / "lane1").mkdir()
-    (folder / "lane1" / "engine.log").write_text("a server of several runs")
+    (folder / "servers1").mkdir()
+    (folder / "servers1" / "engine.log").write_text("a server of several runs")
     return folder
 
 
 def test_every_planned_run_is_a_row(sweep: Path) -> None:
     gathered = gather([sweep])
     states = dict(zip(gathered.runs["run"], gathered.runs["state"], strict=True))
-    assert states == {
-        "gating/0": "finished",
-        "gating/1": "unfinished",
-        "gating/2": "not begun",
-        "gating/3": "not begun",
-    }
+    assert list(states) == ["gating/0", "gating/1", "gating/2", "gating/3"]
+    assert list(states.values()) == ["finished", "unfinished", "not begun", "not begun"]
     assert list(gathered.finished) == ["gating/0"]
     stopped = row(gathered, "gating/1")
     assert stopped["why"] == "stands at step 2 of 3"

@@ -12,10 +12,8 @@ from oar.common.errors import ConfigError, DataError
 from oar.statistics.intervals import student_interval
 from tests.experiments.made_runs import make_run
 
-BETTER, WORSE = (
-    {"a": [0.75, 0.75, 1.0, 0.5]},
-    {"a": [0.5, 0.5, 0.75, 0.25]},
-)  # 75 % and 50 %, every problem by a quarter
+# 75 % and 50 %, every problem by a quarter
+BETTER, WORSE = {"a": [0.75, 0.75, 1.0, 0.5]}, {"a": [0.5, 0.5, 0.75, 0.25]}
 
 
 def swept(folder: Path, *runs: tuple[int, dict[str, object], dict[str, list[float]]], samples: bool = True) -> Gathered:
@@ -63,10 +61,8 @@ def test_without_completions_only_seeds_are_drawn(tmp_path: Path) -> None:
     cells = compare_levels(gathered, ["gating.tau"], [0.4]).cells
     found = [cells[0.2,][f"difference avg@k{end}"] for end in ("", " student low", " student high")]
     assert found == pytest.approx([37.5, *student_interval([25.0, 50.0])])
-    assert [cells[0.2,][f"difference avg@k {end}"] for end in ("low", "high")] == [
-        -100.0,
-        100.0,
-    ]  # no difference is larger
+    ends = [cells[0.2,][f"difference avg@k {end}"] for end in ("low", "high")]
+    assert ends == [-100.0, 100.0]  # no difference is larger
     assert cells[0.2,]["difference avg@k interval over"] == "seeds"
     assert cells[0.9,]["difference avg@k"] == 25.0
     assert np.isnan(cells[0.9,]["difference avg@k low"])
@@ -127,10 +123,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"settings that vary among these runs \(gating.tau, gating.beta\)"):
         compare_levels(gathered, ["probe.name"], None)
-    with pytest.raises(
-        ConfigError,
-        match=r"at a level with a finished run \(2; 1; 4\), but is 3",
-    ):
+    with pytest.raises(ConfigError, match=r"at a level with a finished run \(2; 1; 4\), but is 3"):
         compare_levels(gather([tmp_path / "0", tmp_path / "1", tmp_path / "2"]), ["gating.beta"], [3])
     with pytest.raises(DataError, match=r"runs at gating.tau=0.2 differ in gating.beta too"):
         compare_levels(gather([tmp_path / "1", tmp_path / "2", tmp_path / "3"]), ["gating.tau"], None)

@@ -1,23 +1,21 @@
 """What runs get wrong: shares by hand, a page of them, and what is refused."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from experiments.study.mistakes import RIGHT, WRITTEN_OUT, mistakes_table
-from experiments.study.mistakes_page import mistakes_section
-from experiments.study.page import Study, write_results
-from experiments.study.studies import Finished
+from experiments.study.mistakes import RIGHT, WRITTEN_OUT, mistakes_section, mistakes_table
+from experiments.study.page import write_results
+from oar.analysis.reports.page import StudyPage
 from oar.common.errors import DataError
-from oar.runs.folder import read_run
+from oar.runs.folder import Run, read_run
 from oar.tasks.words import evaluation_set, tier_named
 from oar.tasks.words.generator import write_solution
 from tests.experiments.made_runs import make_run
 
 
-def run_that_says(folder: Path, arm: str, seed: int, said: dict[str, str]) -> Finished:
+def run_that_says(folder: Path, arm: str, seed: int, said: dict[str, str]) -> Run:
     """Two problems of two tiers, avg@2; `said` is what a tier's completions are: right, short, wrong or no result."""
     scores = {tier: [float(how == "right")] * 2 for tier, how in said.items()}
     run = make_run(folder, arm, seed, scores, k=2)
@@ -35,7 +33,7 @@ def run_that_says(folder: Path, arm: str, seed: int, said: dict[str, str]) -> Fi
             rows = (samples["benchmark"] == tier) & (samples["problem_id"] == f"p{number:05}")
             samples.loc[rows, ["problem_id", "gold", "completion"]] = [each.problem.id, right, completion]
     samples.to_parquet(run / "samples.parquet", index=False)
-    return Finished("default", arm, read_run(run))
+    return read_run(run, arm=arm, condition="default")
 
 
 def test_shares_by_hand(tmp_path: Path) -> None:
@@ -65,10 +63,8 @@ def test_a_seed_without_a_kind_counts_as_none_of_it(tmp_path: Path) -> None:
 
 def test_a_page_tells_them(tmp_path: Path) -> None:
     runs = [run_that_says(tmp_path / "runs", arm, 1, {"words1": "right"}) for arm in ("grpo", "oar_g")]
-    said = Study(
-        "toy", "Toy", "Why?", "Nothing.", "Two runs.", "grpo", credit=False, mistakes=True, repeat="python -m x"
-    )
-    text = write_results(said, runs, tmp_path / "toy", provenance={}).read_text()
+    about = StudyPage("toy", "Toy", "Why?", "Nothing.", "Two runs.", "", {}, "python -m x", {})
+    text = write_results(about, runs, tmp_path / "toy", reference="grpo", credit=False, mistakes=True).read_text()
     assert "## What goes wrong?" in text
     assert "](mistakes.png)" in text
     assert (tmp_path / "toy" / "mistakes.png").read_bytes().startswith(b"\x89PNG")
@@ -77,7 +73,7 @@ def test_a_page_tells_them(tmp_path: Path) -> None:
 
 def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:
     one = run_that_says(tmp_path / "a", "grpo", 1, {"words1": "right"})
-    path = one.run.folder / "samples.parquet"
+    path = one.folder / "samples.parquet"
     samples = pd.read_parquet(path)
     samples.assign(gold="1000").to_parquet(path, index=False)
     with pytest.raises(DataError, match="words1-final-0000 is none: set mistakes=false"):
@@ -86,6 +82,4 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="calls the answer to words1-final-0000 wrong, but it is"):
         mistakes_table([one])
     with pytest.raises(DataError, match="has no samples"):
-        mistakes_table(
-            [replace(one, run=read_run(make_run(tmp_path / "b", "grpo", 1, {"words1": [1.0]}, keep_samples=False)))]
-        )
+        mistakes_table([read_run(make_run(tmp_path / "b", "grpo", 1, {"words1": [1.0]}, keep_samples=False))])

@@ -10,16 +10,14 @@ import pytest
 from experiments.reanalyse import judge
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels
-from experiments.stability.page import write_stability
-from experiments.stability.studies import study_of
-from experiments.study.page import Study, write_results
-from experiments.table1.page import Cell, write_table1
+from experiments.stability.page import study_of, write_stability
+from experiments.study.page import write_results
+from experiments.table1.page import write_table1
+from oar.analysis.reports.page import StudyPage
 from oar.common.errors import DataError
-from oar.common.provenance import ROOT
 from tests.experiments.made_runs import make_run
 from tests.experiments.test_studies import three_seeds
 
-CLAIMS = ROOT / "results" / "reference"
 ANALYSIS = {"command": "judge", "git_commit": "beef"}
 MADE = {"command": "make", "git_commit": "c0ffee", "versions": {}}
 
@@ -31,7 +29,7 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 def judged(folder: Path) -> dict[str, str]:
-    judge(folder, claims=CLAIMS, analysis=ANALYSIS)
+    judge(folder, analysis=ANALYSIS)
     made = json.loads((folder / "provenance.json").read_text())
     assert (made["git_commit"], made["analysis"]) == ("c0ffee", ANALYSIS)
     (page,) = folder.glob("*.md")
@@ -40,8 +38,9 @@ def judged(folder: Path) -> dict[str, str]:
 
 
 def make_study(tmp_path: Path) -> Path:
-    said = Study("toy", "Toy", "Why?", "Nothing.", "Runs.", "grpo", credit=False, mistakes=False, repeat="x")
-    write_results(said, three_seeds(tmp_path / "runs"), tmp_path / "toy", provenance=MADE)
+    about = StudyPage("toy", "Toy", "Why?", "Nothing.", "Runs.", "", {}, "x", MADE)
+    runs = three_seeds(tmp_path / "runs")
+    write_results(about, runs, tmp_path / "toy", reference="grpo", credit=False, mistakes=False)
     return tmp_path / "toy"
 
 
@@ -52,23 +51,18 @@ def test_a_study(tmp_path: Path) -> None:
     assert judged(folder) == before  # and again
 
 
-def test_an_older_study_gets_students_interval(tmp_path: Path) -> None:
-    """Tables of before had the bootstrap's interval and p alone."""
+def test_what_todays_statistics_say_differently_is_written_anew(tmp_path: Path) -> None:
     folder = make_study(tmp_path)
     before = texts(folder)
     table = pd.read_csv(folder / "differences.csv")
-    old = table.drop(
-        columns=[name for name in table if str(name).startswith(("student", "bootstrap", "interval", "p_b"))]
-    )
-    old = old.assign(low=table["bootstrap_low"], high=table["bootstrap_high"], p=table["p_bootstrap"])
-    old.to_csv(folder / "differences.csv", index=False)
+    table.assign(low=0.0, high=0.0, student_low=0.0, p=1.0).to_csv(folder / "differences.csv", index=False)
     page = folder / "toy.md"
     page.write_text(re.sub(r"\| default \| `oar_g` \| \+6.2 .*", "| default | `oar_g` | as it was |", page.read_text()))
     assert judged(folder) == before
     values = pd.read_csv(folder / "scores.csv")
     values.assign(value=values["value"].where(values["arm"] == "grpo", 99.0)).to_csv(folder / "scores.csv", index=False)
-    with pytest.raises(DataError, match="not of one study"):
-        judge(folder, claims=CLAIMS, analysis=ANALYSIS)
+    with pytest.raises(DataError, match="not of the same runs"):
+        judge(folder, analysis=ANALYSIS)
 
 
 @pytest.mark.parametrize("setting", ["gating", "tau"])
@@ -84,7 +78,7 @@ def test_a_sweep(tmp_path: Path, setting: str) -> None:
     key = "gating.name" if setting == "gating" else "gating.tau"
     levels = compare_levels(gathered, [key], [values[0]])
     out = tmp_path / "out"
-    write_stability(study_of([key]), gathered, levels, out, claims=CLAIMS)
+    write_stability(study_of([key]), gathered, levels, out)
     before = texts(out)
     assert "too few seeds to tell** (2 of 3 seeds, 3 of 100 steps)" in before["out.md"]
     assert judged(out) == before
@@ -96,15 +90,14 @@ def test_table_1(tmp_path: Path) -> None:
         for method, shift in (("grpo", 0), ("oar_p", 1)):
             scores = {"words1": [((problem + seed + shift) % 5) / 4 for problem in range(10)]}
             one = make_run(out / "cells", method, seed, scores)
-            files = (one / name for name in ("evaluation.csv", "metrics.jsonl", "timings.jsonl"))
-            cells.append(Cell("embedded", method, seed, *files, seconds=2.0))
-    write_table1(cells, out, reference=CLAIMS, provenance={**MADE, "config_hash": "abc"})
+            cells.append((method, one))
+    write_table1(cells, out, provenance={**MADE, "config_hash": "abc"})
     before = texts(out)
-    for cell in cells:
-        (cell.evaluation.parent / "samples.parquet").unlink()
+    for _, one in cells:
+        (one / "samples.parquet").unlink()
     assert judged(out) == before
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"must hold one of table1\.csv, levels\.csv, scores\.csv"):
-        judge(tmp_path, claims=CLAIMS, analysis=ANALYSIS)
+        judge(tmp_path, analysis=ANALYSIS)

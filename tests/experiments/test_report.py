@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from experiments.report.__main__ import ReportConfig, SectionConfig
 from experiments.report.page import Report, report_html
 from experiments.report.summary import does_it_matter, summary, what_it_costs, which_tokens
-from oar.analysis.reports.study_page import UNWRITTEN
+from oar.analysis.reports.page import UNWRITTEN
 from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from oar.statistics.intervals import ENDS

@@ -9,8 +9,8 @@ import pytest
 
 from experiments.signals.error_location import AT, ERRORS, LOCATED, MASS_AT
 from experiments.signals.pages import ERROR_LOCATION, MASK_ARTEFACTS, PROXY_MISMATCH
+from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN
 from oar.analysis.reports.signals import Section, SignalPage, score_table, write_signals
-from oar.analysis.reports.study_page import CLOSED, OPENED, UNWRITTEN
 
 PAGES = (MASK_ARTEFACTS, PROXY_MISMATCH, ERROR_LOCATION)
 SIGNALS = {"uniform": ["method=grpo"], "oar_p": ["method=oar_p"]}

@@ -9,14 +9,10 @@ from PIL import Image
 
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
-from experiments.stability.page import write_stability
-from experiments.stability.studies import study_of
-from oar.analysis.reports.study_page import UNWRITTEN
-from oar.common.provenance import ROOT
+from experiments.stability.page import study_of, write_stability
+from oar.analysis.reports.page import UNWRITTEN
 from tests.experiments.made_runs import make_run
 from tests.experiments.test_gathering import recorded
-
-CLAIMS = ROOT / "results" / "reference"
 
 
 def page(folder: Path, out: Path, repeat: str | None = None) -> str:
@@ -24,7 +20,7 @@ def page(folder: Path, out: Path, repeat: str | None = None) -> str:
     keys = deciding_keys(gathered)
     study = study_of(keys)
     levels = compare_levels(gathered, keys, None, usual=study.reference)
-    return write_stability(study, gathered, levels, out, claims=CLAIMS, repeat=repeat).read_text()
+    return write_stability(study, gathered, levels, out, repeat=repeat).read_text()
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ from hydra import initialize_config_dir
 
 from experiments.study.__main__ import StudyConfig, plan
 from experiments.study.credit_dynamics import credit_table, weight_quantities
-from experiments.study.page import Study, draw_forest, write_results
-from experiments.study.studies import MEASURED, Finished, arm_scores, differences, holm, mean_scores
+from experiments.study.page import draw_differences, write_results
+from experiments.study.studies import arm_differences
+from oar.analysis.arms import METRICS, holm
+from oar.analysis.reports.page import StudyPage
 from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from oar.runs.folder import read_run
@@ -25,7 +27,7 @@ STUDIES = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml") if "
 
 
 def finished(folder, arm, seed, scores, condition="default", **more):
-    return Finished(condition, arm, read_run(make_run(folder / condition, arm, seed, scores, **more)))
+    return read_run(make_run(folder / condition, arm, seed, scores, **more), arm=arm, condition=condition)
 
 
 def three_seeds(folder, condition="default"):
@@ -40,20 +42,17 @@ def three_seeds(folder, condition="default"):
 
 def test_differences_by_hand(tmp_path) -> None:
     """Means over two benchmarks: 6.25, 12.5 and 0 by seed; mean 6.25, standard deviation 6.25."""
-    table = differences(three_seeds(tmp_path), reference="grpo")
+    table = arm_differences(three_seeds(tmp_path), reference="grpo")
     row = table[table["metric"] == "avg@k"].iloc[0]
     assert (row["condition"], row["arm"], row["seeds"]) == ("default", "oar_g", 3)
     assert row["difference"] == pytest.approx(6.25)
     assert row["error"] == pytest.approx(6.25 / math.sqrt(3))
     assert row["low"] <= 6.25 <= row["high"]
     assert row["bootstrap_low"] >= 0  # no seed and no problem is worse
-    reach = 4.3027 * 6.25 / math.sqrt(3)
-    assert (row["low"], row["high"]) == pytest.approx(
-        (6.25 - reach, 6.25 + reach), abs=1e-3
-    )  # Student's is the wider one
-    assert row["p"] == pytest.approx(
-        0.2254, abs=1e-4
-    )  # of t = sqrt(3) with two degrees of freedom, 1 - t / sqrt(2 + t * t)
+    reach = 4.3027 * 6.25 / math.sqrt(3)  # Student's is the wider one
+    assert (row["low"], row["high"]) == pytest.approx((6.25 - reach, 6.25 + reach), abs=1e-3)
+    # Of t = sqrt(3) with two degrees of freedom, 1 - t / sqrt(2 + t * t).
+    assert row["p"] == pytest.approx(0.2254, abs=1e-4)
     assert row["p_bootstrap"] < row["p"]
     assert row["seeds_needed"] == 10  # one standard deviation, power 0.8: the tables' ten pairs
     greedy = table[table["metric"] == "pass@1"].iloc[0]
@@ -66,38 +65,31 @@ def test_differences_are_taken_within_a_condition_and_between_shared_seeds(tmp_p
     runs = three_seeds(tmp_path)
     runs += [finished(tmp_path, "grpo", seed, {"a": HARD, "b": HARD}, "hard") for seed in (1, 2)]
     runs += [finished(tmp_path, "oar_g", seed, {"a": EASY, "b": HARD}, "hard") for seed in (2, 3)]
-    table = differences(runs, reference="grpo").set_index(["condition", "metric"])
+    table = arm_differences(runs, reference="grpo").set_index(["condition", "metric"])
     assert table.loc[("hard", "avg@k"), "difference"] == pytest.approx((75 - 18.75) / 2)
     assert table.loc[("hard", "avg@k"), "seeds"] == 1
     assert np.isnan(table.loc[("hard", "avg@k"), "error"])
     assert pd.isna(table.loc[("hard", "avg@k"), "seeds_needed"])
     assert table.loc[("default", "avg@k"), "difference"] == pytest.approx(6.25)
     with pytest.raises(DataError, match="share a seed"):
-        differences([runs[0], finished(tmp_path, "oar_p", 9, {"a": EASY, "b": HARD})], reference="grpo")
+        arm_differences([runs[0], finished(tmp_path, "oar_p", 9, {"a": EASY, "b": HARD})], reference="grpo")
     with pytest.raises(DataError, match="reference 'oar_p'"):
-        differences(runs, reference="oar_p")
+        arm_differences(runs, reference="oar_p")
 
 
 def test_runs_of_other_problems_are_not_compared(tmp_path) -> None:
     runs = [finished(tmp_path, "grpo", 1, {"a": EASY}), finished(tmp_path, "oar_g", 1, {"a": EASY[:3]})]
     with pytest.raises(DataError, match="cannot be compared"):
-        differences(runs, reference="grpo")
+        arm_differences(runs, reference="grpo")
     runs = [finished(tmp_path, "grpo", 2, {"a": EASY}), finished(tmp_path, "oar_g", 2, {"a": EASY}, keep_samples=False)]
     with pytest.raises(DataError, match=r"samples\.parquet"):
-        differences(runs, reference="grpo")
+        arm_differences(runs, reference="grpo")
 
 
 def test_holm_by_hand() -> None:
     """Sorted 0.01, 0.03, 0.04 times 3, 2, 1: 0.03, 0.06, 0.04, of which none may fall below the one before."""
     assert holm(np.array([0.04, 0.01, 0.03])) == pytest.approx([0.06, 0.03, 0.06])
     assert holm(np.array([0.5, 0.9])) == pytest.approx([1.0, 1.0])
-
-
-def test_means_by_hand(tmp_path) -> None:
-    means = mean_scores(arm_scores(three_seeds(tmp_path))).set_index(["metric", "arm"])
-    grpo, oar_g = means.loc[("avg@k", "grpo")], means.loc[("avg@k", "oar_g")]
-    assert (grpo["value"], grpo["error"], grpo["seeds"]) == (pytest.approx((75 + 18.75) / 2), pytest.approx(0), 3)
-    assert oar_g["value"] == pytest.approx(grpo["value"] + 6.25)
 
 
 # --- where the weights sit --------------------------------------------------------------------------------------------
@@ -140,17 +132,14 @@ def keep_samples(run, *by_step):
             row = {"step": 10 * number, "advantage": advantage, "segments": segments, "token_weights": [*weights, 1, 1]}
             lines.append(json.dumps(row | {"marks": {"causal": [count - 1, count + 5]}}))
     lines.append(json.dumps({"step": 10, "advantage": 1.0, "segments": None, "token_weights": [9.0], "marks": {}}))
-    (run.run.folder / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    (run.folder / "samples.jsonl").write_text("\n".join(lines) + "\n")
     return run
 
 
 def test_credit_is_read_from_the_kept_completions_that_have_some(tmp_path) -> None:
     grpo = keep_samples(finished(tmp_path, "grpo", 1, {"a": EASY}), [([1.0, 1.0], 0.5)])
-    oar = keep_samples(
-        finished(tmp_path, "oar_g", 1, {"a": EASY}),
-        [([1.0, 1.0], 0.5), ([0.5, 1.5], -0.5), ([0.0, 2.0], 0.0)],  # the last has no advantage
-        [([0.0, 2.0], 1.0)],
-    )
+    steps = ([([1.0, 1.0], 0.5), ([0.5, 1.5], -0.5), ([0.0, 2.0], 0.0)], [([0.0, 2.0], 1.0)])  # one has no advantage
+    oar = keep_samples(finished(tmp_path, "oar_g", 1, {"a": EASY}), *steps)
     table = credit_table([grpo, oar])
     assert set(table["arm"]) == {"oar_g"}
     causal = table[table["quantity"] == "causal_weight"].set_index("step")["value"]
@@ -175,23 +164,23 @@ def test_every_study_composes_and_its_runs_are_all_different(name) -> None:
     cfg, runs = study(name, "seeds=1")
     assert cfg.name == name
     assert [(run.condition, run.arm) for run in runs] == [(c, a) for c in cfg.conditions for a in cfg.arms]
-    assert len({run.job.folder for run in runs}) == len(runs)
+    assert len({run.folder for run in runs}) == len(runs)
     for run in runs:
-        assert run.job.settings.tracking.mode == "disabled"
+        assert run.settings.tracking.mode == "disabled"
         if run.arm.startswith("oracle"):
-            assert run.job.settings.gating.threshold == "absolute"
+            assert run.settings.gating.threshold == "absolute"
 
 
 def test_studies_share_their_runs_and_seeds_go_last() -> None:
     small = ("arms={grpo: ['method=grpo']}", "overrides=['learner.steps=7']")
     first, again = (study("controls", *small, "seeds=1", f"name={name}")[1] for name in ("one", "other"))
-    assert [run.job.folder for run in first] == [run.job.folder for run in again]
+    assert [run.folder for run in first] == [run.folder for run in again]
     longer = study("controls", small[0], "overrides=['learner.steps=8']", "seeds=1")[1]
-    assert not {run.job.folder for run in longer} & {run.job.folder for run in first}
+    assert not {run.folder for run in longer} & {run.folder for run in first}
     _, runs = study("controls", "~arms.random_reward", "seeds=2", "overrides=['seed=5']")
-    assert {run.job.settings.seed for run in runs} == {1, 2}
+    assert {run.settings.seed for run in runs} == {1, 2}
     half = len(runs) // 2
-    assert {run.job.settings.seed for run in runs[:half]} == {1}  # what is interrupted has whole comparisons
+    assert {run.settings.seed for run in runs[:half]} == {1}  # what is interrupted has whole comparisons
 
 
 def test_a_study_that_cannot_work_is_refused() -> None:
@@ -211,18 +200,11 @@ def test_a_study_that_cannot_work_is_refused() -> None:
 
 def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_path) -> None:
     arms = "arms={grpo: ['method=grpo'], oar_g: ['method=oar_g']}"
-    chosen = [
-        "seeds=2",
-        "mistakes=false",
-        "~arms",
-        f"+{arms}",
-        f"work_dir={tmp_path}/runs",
-        f"output_dir={tmp_path}/page",
-    ]
+    chosen = ["seeds=2", "mistakes=false", "~arms", f"+{arms}"]
+    chosen += [f"work_dir={tmp_path}/runs", f"output_dir={tmp_path}/page"]
     _, runs = study("controls", *chosen)
-    for number, run in enumerate(runs):
-        job = run.job
-        made = make_run(tmp_path / "made" / str(number), run.arm, job.settings.seed, {"words1": EASY})
+    for number, job in enumerate(runs):
+        made = make_run(tmp_path / "made" / str(number), job.arm, job.settings.seed, {"words1": EASY})
         record = json.loads((made / "evaluation.json").read_text())
         record["provenance"] |= {"identity": job.settings.identity(), "measure": job.settings.measure(), "step": 50}
         record["provenance"] |= {"platform": "toy", "started": "2026-01-01", "finished": "2026-01-02"}
@@ -242,14 +224,14 @@ def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_pat
 def test_a_page_from_made_up_runs(tmp_path) -> None:
     runs = [keep_samples(one, [([0.5, 1.5], 1.0)], [([0.0, 2.0], 1.0)]) for one in three_seeds(tmp_path / "runs")]
     folder = tmp_path / "toy"
-    said = Study(
-        "toy", "Toy", "Why?", "Nothing.", "Six runs.", "grpo", credit=True, mistakes=False, repeat="python -m x"
-    )
-    page = write_results(said, runs, folder, provenance={"command": "toy", "git_commit": "c0ffee"})
+    made = {"command": "toy", "git_commit": "c0ffee"}
+    about = StudyPage("toy", "Toy", "Why?", "Nothing.", "Six runs.", "", {}, "python -m x", made)
+    page = write_results(about, runs, folder, reference="grpo", credit=True, mistakes=False)
     page.write_text(page.read_text().replace("Nobody has read these numbers yet.", "It helps."))
-    text = write_results(said, runs, folder, provenance={"command": "toy", "git_commit": "c0ffee"}).read_text()
+    text = write_results(about, runs, folder, reference="grpo", credit=True, mistakes=False).read_text()
     assert "It helps." in text
-    assert "| default | `grpo` | 46.9 ± 0.0 |" in text
+    assert "| default | `grpo` | 46.9 ± 0.0 |" in text  # (75 + 18.75) / 2
+    assert "| default | `oar_g` | 53.1 ± 3.6 |" in text
     assert "| default | `oar_g` | +6.2 ± 3.6 | [" in text
     assert "| 3 | 10 |" in text
     assert "the 1 comparisons" in text
@@ -263,25 +245,23 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
 
 def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path):
     drawn = []
-    monkeypatch.setattr("experiments.study.page.save_png", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr("oar.analysis.reports.figures.save_png", lambda figure, _: drawn.append(figure))
     differences = {"a": -2.0, "b": 1.0, "c": -24.0}
-    rows = [["default", metric, arm, at, at - 1.5, at + 1.5] for metric in MEASURED for arm, at in differences.items()]
+    rows = [["default", metric, arm, at, at - 1.5, at + 1.5] for metric in METRICS for arm, at in differences.items()]
     table = pd.DataFrame(rows, columns=["condition", "metric", "arm", "difference", "bootstrap_low", "bootstrap_high"])
     # Student's alone reaches beyond what is drawn of b.
     table[["low", "high"]] = table[["bootstrap_low", "bootstrap_high"]]
     table.loc[table["arm"] == "b", ["low", "high"]] = [-80.0, 82.0]
-    draw_forest(table, tmp_path / "forest.png", reference="grpo")
+    draw_differences(table, tmp_path / "forest.png", reference="grpo")
     for axes in drawn[0].axes:
         low, high = axes.get_xlim()
         assert -13 < low < -10  # three times the median reach of the bootstrap's ends
         assert 10 < high < 13
-        assert {(line.get_marker(), line.get_xdata()[0]) for line in axes.lines if line.get_marker() in "<>"} == {
-            ("<", -10.5),
-            (">", 10.5),
-        }
+        ends = {(line.get_marker(), line.get_xdata()[0]) for line in axes.lines if line.get_marker() in "<>"}
+        assert ends == {("<", -10.5), (">", 10.5)}
         assert [text.get_text() for text in axes.texts] == ["◂ -24.0"]
     table["difference"] *= -1
-    draw_forest(table[table["arm"] != "b"], tmp_path / "forest.png", reference="grpo")
+    draw_differences(table[table["arm"] != "b"], tmp_path / "forest.png", reference="grpo")
     assert [text.get_text() for text in drawn[1].axes[0].texts] == []  # of two, none is far from the others
-    draw_forest(table, tmp_path / "forest.png", reference="grpo")
+    draw_differences(table, tmp_path / "forest.png", reference="grpo")
     assert [text.get_text() for text in drawn[2].axes[0].texts] == ["+24.0 ▸"]

@@ -1,4 +1,4 @@
-"""Runs in lanes, with toy runs in the place of training: who runs when, what a failure costs, and what is run again."""
+"""Runs side by side, with toy runs in the place of training: who runs when, what a failure costs, and what is run again."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ import pytest
 from oar.common.errors import ConfigError, OarError
 from oar.common.processes import ChildProcess
 from oar.config import TrainConfig, validated
-from oar.launch import pool as lanes
+from oar.launch import pool
 from oar.launch.pool import Job, joint_provenance, run_missing
 from tests.config.test_config import composed
 from tests.conftest import in_time
@@ -34,7 +34,7 @@ if (folder / "broken").exists():
 
 @dataclass
 class ToyServers:
-    """In the place of a lane's `KeptFleet` and of what it starts."""
+    """In the place of a `KeptFleet` and of what it starts."""
 
     number: "count[int]"
     urls: list[str] = field(default_factory=list)
@@ -54,17 +54,17 @@ class ToyServers:
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ToyServers]:
-    """Those of every lane that is made from now on."""
+    """All that are made from now on."""
     made: list[ToyServers] = []
     numbers = count(8001)
 
-    class ToyLane(lanes.Lane):
+    class SharedToys(pool.Servers):
         def __init__(self, folder: Path) -> None:
             made.append(ToyServers(numbers))
             super().__init__(folder, made[-1])  # type: ignore[arg-type]
 
         def serving(self, settings: TrainConfig) -> Any:
-            return self.servers.fitting([])
+            return self.fleet.fitting([])
 
     def toy(arguments: Sequence[str], *, log_path: Path, env: dict[str, str]) -> ChildProcess:
         said = dict(one.split("=", 1) for one in arguments if "=" in one)
@@ -72,9 +72,9 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ToyServers]
         command = [sys.executable, "-c", TOY, said["output_dir"].strip("'"), said["rollout.url"]]
         return ChildProcess(command, log_path=log_path, env=env)
 
-    monkeypatch.setattr(lanes, "Lane", ToyLane)
-    monkeypatch.setattr(lanes, "ChildProcess", toy)
-    monkeypatch.setattr(lanes, "POLL_S", 0.02)
+    monkeypatch.setattr(pool, "Servers", SharedToys)
+    monkeypatch.setattr(pool, "ChildProcess", toy)
+    monkeypatch.setattr(pool, "POLL_S", 0.02)
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -100,7 +100,7 @@ def ran(job: Job) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def test_two_lanes_run_two_at_a_time_on_servers_of_their_own(servers: list[ToyServers], tmp_path: Path) -> None:
+def test_two_run_at_a_time_on_servers_of_their_own(servers: list[ToyServers], tmp_path: Path) -> None:
     planned = jobs(tmp_path, 5)
     run_missing(planned, tmp_path, 2)
     notes = [note for job in planned for note in ran(job)]
@@ -114,7 +114,7 @@ def test_two_lanes_run_two_at_a_time_on_servers_of_their_own(servers: list[ToySe
     assert [one.stops for one in servers] == [1, 1]
     joined = joint_provenance(planned, 2)
     assert joined["git_commit"] == ["c0", "c1", "c0", "c1", "c0"]
-    assert (joined["started"], joined["finished"], joined["learner_steps"], joined["lanes"]) == ("0", "5", 3, 2)
+    assert (joined["started"], joined["finished"], joined["learner_steps"], joined["parallel_runs"]) == ("0", "5", 3, 2)
 
     run_missing(planned, tmp_path, 2)
     assert len(servers) == 2, "nothing was missing"
@@ -126,15 +126,12 @@ def test_one_that_fails_is_told_after_the_last_and_run_again(servers: list[ToySe
         run_missing(planned, tmp_path, 1)
     assert "the toy is broken" in str(caught.value)
     assert [job.provenance() is not None for job in planned] == [False, True, True]
-    assert [ran(job)[0]["url"][-5:-1] for job in planned] == [
-        "8001",
-        "8002",
-        "8002",
-    ]  # nobody trusts the first any more
+    urls = [ran(job)[0]["url"][-5:-1] for job in planned]
+    assert urls == ["8001", "8002", "8002"]  # nobody trusts the first any more
     (planned[0].folder / "broken").unlink()
     run_missing(planned, tmp_path, 4)
     assert [len(ran(job)) for job in planned] == [2, 1, 1]
-    assert len(servers) == 2, "one lane for one run that is missing"
+    assert len(servers) == 2, "one fleet for one run that is missing"
 
 
 @in_time
@@ -148,20 +145,20 @@ def test_an_interruption_ends_the_running_ones(
     def interrupt(*_: object, **__: object) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lanes, "wait", interrupt)
+    monkeypatch.setattr(pool, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_missing(planned, tmp_path, 2)
     assert [job.provenance() for job in planned] == [None] * 4
     assert [one.stops for one in servers] == [1, 1]
 
 
-def test_lanes_that_would_take_the_same_gpus_are_refused(
+def test_runs_that_would_take_the_same_gpus_are_refused(
     servers: list[ToyServers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     planned = jobs(tmp_path, 2)
-    with pytest.raises(ConfigError, match=r"^lanes must be 1 where there are GPUs, .* but is 2\.$"):
+    with pytest.raises(ConfigError, match=r"^parallel_runs must be 1 where there are GPUs, .* but is 2\.$"):
         run_missing(planned, tmp_path, 2)
     assert (servers, [ran(job) for job in planned]) == ([], [[], []])
     run_missing(planned, tmp_path, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oar.analysis.reports.study_page import CLOSED, OPENED, UNWRITTEN
+from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN
 from oar.rollout.server.engine import VllmEngine
 from tests.system.conftest import run, start, wait_for
 

@@ -182,7 +182,15 @@ def test_evaluate_a_checkpoint(base_engine: VllmEngine, base_model: Path, tmp_pa
 
 @pytest.mark.timeout(2400)
 def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> None:
-    options = ("seeds=1", "steps=3", "lanes=1", "methods=[grpo]", f"output_dir={tmp_path}", *SMALL, "tracking=disabled")
+    options = (
+        "seeds=1",
+        "steps=3",
+        "parallel_runs=1",
+        "methods=[grpo]",
+        f"output_dir={tmp_path}",
+        *SMALL,
+        "tracking=disabled",
+    )
     trained = tmp_path / "cells" / "grpo-seed1" / "metrics.jsonl"
     process = start("table1", *options)
     wait_for(lambda: trained.exists() and len(lines(trained)) >= 2, process, timeout_s=900)

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from oar.common.errors import ConfigError, DataError
+from oar.common.provenance import ROOT
 from oar.config import validated
 from oar.config.saved import saved_config
 
@@ -24,10 +25,11 @@ NOT_RUN = "not run"
 VERDICTS = (REPRODUCED, WITHIN, NOT_REPRODUCED, TOO_FEW, NOT_RUN)
 MIN_SEEDS = 3  # at the full number of steps: with two, Student's t is 12.7, and a bootstrap draws one of them
 OVERHEAD = "overhead"
+REFERENCE = ROOT / "results" / "reference"  # the paper's values and claims
 
 
 def verdict(low: float, high: float, target: tuple[float, float], tolerance: float = 0.0) -> str:
-    """What the 95 % interval [low, high] of a quantity says of the claim that it lies in `target` = (a, b), a <= b.
+    """The verdict of the 95 % interval [low, high] of a quantity on the claim that it lies in `target` = (a, b), a <= b.
 
     The interval is the hull of two (oar.statistics.intervals.Estimate), so what holds for the whole of it both of them say.
 
@@ -119,7 +121,7 @@ class ClaimsFile:
                 raise ConfigError(f"The claim {claim.id!r} must have a target [from, to], but has {claim.target}.")
 
 
-def load_claims(folder: Path) -> list[Claim]:
+def load_claims(folder: Path = REFERENCE) -> list[Claim]:
     """The numbers of paper.csv and the claims of claims.yaml. Raises DataError where a file is missing, else ConfigError."""
     for name in ("paper.csv", "claims.yaml"):
         if not (folder / name).is_file():

@@ -6,42 +6,22 @@ Runs may come from anywhere, the cells of Table 1 or the folders of a sweep: a c
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 import pandas as pd
 
+from oar.analysis.arms import METRICS, Arms, paired
 from oar.analysis.claims.claims import MIN_SEEDS, NOT_RUN, TOO_FEW, Claim, verdict
-from oar.analysis.claims.quantities import QUANTITIES, Arms, NotRunError
+from oar.analysis.claims.quantities import MEASURED, QUANTITIES, NotRunError
 from oar.common.errors import ConfigError
-from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
 from oar.runs.folder import Run, check_alike
 
 CLAIM = ("claim_id", "paper_claim", "paper_target", "paper_source", "quantity", "tolerance", "metric")
 VERDICT = ("verdict", "reason")
-MEASURED = (
-    "value",
-    "low",
-    "high",
-    "unit",
-    "interval_over",
-    "benchmarks",
-    "problems",
-    "k",
-)  # oar.analysis.claims.quantities.Measurement
 RECORD = (
-    "profile",
-    "model",
-    "seeds",
-    "steps",
-    "measure",
-    "template",
-    "data",
-    "versions",
-    "device",
-    "git_commit",
-    "identities",
+    *("profile", "model", "seeds", "steps", "measure", "template", "data", "versions", "device"),
+    *("git_commit", "identities"),
 )
 COLUMNS = (*CLAIM, *VERDICT, *MEASURED, *RECORD)
 
@@ -52,15 +32,15 @@ def ledger(claims: Sequence[Claim], runs: Sequence[Run], full_steps: Mapping[str
     `full_steps`: by profile the steps of a whole run (`oar.runs.folder.full_steps`); shorter ones are no ground for a verdict.
 
     COLUMNS: the claim, with what the paper says in the columns `paper_...`; the verdict, with the reason where nothing could be
-    judged; what was measured here; and what its runs say of themselves (`identities`: by arm the hash of each run's settings, in
-    the order of `seeds`; where runs differ in a column, all that they say). Raises DataError where two runs were not evaluated
+    judged; what was measured here; and how its runs were made (`identities`: by arm the hash of each run's settings, in
+    the order of `seeds`; where runs differ in a column, all of their values). Raises DataError where two runs were not evaluated
     alike, ConfigError for a quantity that is unknown or not one of so many arms.
     """
     check_alike(runs)
     rows = []
     for claim in claims:
         _check_quantity(claim)
-        metrics = (SAMPLED_METRIC, GREEDY_METRIC) if QUANTITIES[claim.quantity].on_accuracy else ("",)
+        metrics = METRICS if QUANTITIES[claim.quantity].on_accuracy else ("",)
         rows += [_row(claim, metric, runs, full_steps) for metric in metrics]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"problems": "Int64"})
 
@@ -78,27 +58,25 @@ def _row(claim: Claim, metric: str, runs: Sequence[Run], full_steps: Mapping[str
     }
     try:
         arms = _arms(claim, runs)
-        measured = quantity.measure(claim, metric, arms)
+        found = quantity.measure(claim, metric, arms)
     except NotRunError as missing:
         return stated | {"verdict": NOT_RUN, "reason": str(missing)}
     made = [(run.settings.profile, run.provenance["step"]) for run in chain(*arms)]
-    reason = lacking(len(arms[0]), made, full_steps)
-    judged = TOO_FEW if reason else verdict(measured.low, measured.high, claim.target, claim.tolerance)
-    return stated | {"verdict": judged, "reason": reason} | asdict(measured) | _record(claim, arms)
+    return stated | judged(claim, found, len(arms[0]), made, full_steps) | found | _record(claim, arms)
 
 
-def lacking(seeds: int, made: Iterable[tuple[str, int]], full_steps: Mapping[str, int]) -> str:
-    """What runs of so many seeds lack for a verdict, in words; nothing where they are enough and whole.
-
-    `made`: the profile of each run and the steps it took.
-    """
-    found = [f"{seeds} of {MIN_SEEDS} seeds"] if seeds < MIN_SEEDS else []
+def judged(
+    claim: Claim, found: Mapping[str, Any], seeds: int, made: Iterable[tuple[str, int]], full_steps: Mapping[str, int]
+) -> dict[str, str]:
+    """VERDICT on the interval found from so many seeds; `made`: the profile of each run and the steps it took."""
+    lacking = [f"{seeds} of {MIN_SEEDS} seeds"] if seeds < MIN_SEEDS else []
     for profile, steps in made:
         if profile not in full_steps:
-            found.append(f"how many steps a run of profile {profile} has is not known")
+            lacking.append(f"how many steps a run of profile {profile} has is not known")
         elif steps < full_steps[profile]:
-            found.append(f"{steps} of {full_steps[profile]} steps")
-    return ", ".join(dict.fromkeys(found))
+            lacking.append(f"{steps} of {full_steps[profile]} steps")
+    judgement = TOO_FEW if lacking else verdict(found["low"], found["high"], claim.target, claim.tolerance)
+    return {"verdict": judgement, "reason": ", ".join(dict.fromkeys(lacking))}
 
 
 def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:
@@ -116,10 +94,10 @@ def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:
         if not by_seed:
             raise NotRunError(f"needs runs with {_text(wanted)}{_made_by(claim.needs)}")
         found.append(by_seed)
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found)))
-    if not seeds:
+    arms = paired(found)
+    if not arms[0]:
         raise NotRunError(f"{' and '.join(claim.arms)} have no seed in common")
-    return [[by_seed[seed] for seed in seeds] for by_seed in found]
+    return arms
 
 
 def _made_by(needs: Mapping[str, Any]) -> str:
@@ -136,16 +114,16 @@ def _text(settings: Mapping[str, Any]) -> str:
 
 
 def _record(claim: Claim, arms: Arms) -> dict[str, str]:
-    said = [_said(run) for runs in arms for run in runs]
-    record = {key: "; ".join(dict.fromkeys(one[key] for one in said)) for key in said[0]}
+    made = [_made(run) for runs in arms for run in runs]
+    record = {key: "; ".join(dict.fromkeys(one[key] for one in made)) for key in made[0]}
     by_arm = zip(claim.arms, arms, strict=True)
     identities = {name: [run.provenance["identity"] for run in runs] for name, runs in by_arm}
     seeds = ", ".join(str(run.seed) for run in arms[0])
     return record | {"seeds": seeds, "identities": json.dumps(identities, ensure_ascii=False)}
 
 
-def _said(run: Run) -> dict[str, str]:
-    """What a run says of itself; an empty text where an older one says nothing."""
+def _made(run: Run) -> dict[str, str]:
+    """How a run was made; an empty text where an older one does not record it."""
     made, template = run.provenance, run.provenance.get("template")
     return {
         "profile": run.settings.profile,

@@ -1,18 +1,17 @@
-"""The claim ledger to files: `claims.csv` and the section of a report that shows it.
+"""The claim ledger as the section of a page that shows it.
 
 Only columns that are named as the paper's hold what the paper says; everything else was measured on the runs of the ledger.
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from oar.analysis.claims.claims import MIN_SEEDS, NOT_RUN, VERDICTS
 from oar.analysis.claims.quantities import COLLAPSE_SHARE, COLLAPSE_WINDOW
-from oar.common.files import atomic_path
+from oar.analysis.reports.page import interval_text, table_lines
 from oar.statistics.intervals import CONFIDENCE
 
 PAPER = "paper"  # the profile of the paper's own setting
@@ -40,12 +39,6 @@ OTHER_PROFILE = """On this profile model and task are not the paper's: claims ab
 fails here says nothing of them."""
 
 
-def write_claims(table: pd.DataFrame, path: Path) -> None:
-    """`oar.analysis.claims.ledger.ledger` as a tidy CSV file."""
-    with atomic_path(path) as temporary:
-        table.to_csv(temporary, index=False)
-
-
 def claims_section(table: pd.DataFrame, profile: str) -> str:
     """Markdown: the rules, what was tested with its verdicts and intervals, what was not and why, and on which runs."""
     tested, missing = table[table["verdict"] != NOT_RUN], table[table["verdict"] == NOT_RUN]
@@ -71,21 +64,21 @@ def tested_table(rows: pd.DataFrame) -> str:
     header += [f"measured here [{CONFIDENCE:.0%}]", "interval over", "problems x k", "seeds"]
     lines = []
     for row in rows.to_dict("records"):
-        digits, sign = DIGITS[row["unit"]], "+" if row["unit"] in SIGNED else ""
-        value, low, high = (f"{row[key]:{sign}.{digits}f}" for key in ("value", "low", "high"))
-        interval = "" if pd.isna(row["low"]) else f" [{low}, {high}]"
-        measured = f"{value}{interval} {row['unit']}"
+        form = f"{'+' if row['unit'] in SIGNED else ''}.{DIGITS[row['unit']]}f"
+        measured = " ".join(
+            filter(None, [f"{row['value']:{form}}", interval_text(row["low"], row["high"], form), row["unit"]])
+        )
         judged = f"**{row['verdict']}**" + (f" ({row['reason']})" if row["reason"] else "")
         claimed = row["paper_target"] + (f" ± {row['tolerance']:g}" if row["tolerance"] else "")
         sampled = f"{row['problems']} x {row['k']}" if row["k"] else ""
         lines.append([row["paper_claim"], claimed, judged, row["quantity"], row["metric"], measured])
         lines[-1] += [row["interval_over"], sampled, row["seeds"]]
-    return table_text(header, lines)
+    return table_lines(header, lines)
 
 
 def _not_run(rows: pd.DataFrame) -> str:
     """A line per claim and reason: under both metrics it mostly is the same one."""
-    return table_text(
+    return table_lines(
         ["claim of the paper", "why not"], rows[["paper_claim", "reason"]].drop_duplicates().to_numpy().tolist()
     )
 
@@ -107,7 +100,7 @@ def _record(rows: pd.DataFrame) -> str:
         ["device", _distinct(rows["device"])],
         ["git commit", _distinct(rows["git_commit"])],
     ]
-    return table_text(["", ""], lines)
+    return table_lines(["", ""], lines)
 
 
 def _origins(text: str) -> str:
@@ -123,9 +116,3 @@ def _fact(item: tuple[str, Any]) -> str:
 
 def _distinct(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))
-
-
-def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

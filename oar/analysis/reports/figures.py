@@ -1,10 +1,11 @@
-"""The pictures next to Table 1.
+"""The pictures of arms: accuracies, differences with their intervals, learning curves.
 
 Colours are Okabe and Ito's, and every method has a marker of its own as well; controls and oracles are hollow and
 dashed. No pyplot: no global state, no window.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from matplotlib.lines import Line2D
 
 from oar.analysis.reports.methods import METHOD, kind
 from oar.common.files import atomic_path
-from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
-from oar.statistics.intervals import mean_and_standard_error
+from oar.evaluation.evaluate import MEAN, METRICS
+from oar.statistics.intervals import CONFIDENCE, mean_and_standard_error
 
 COLOURS = ("#7f7f7f", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 MARKERS = ("s", "o", "^", "D", "v", "P", "X", "*")
@@ -28,7 +29,7 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.3,
     "font.size": 10,
 }
-TITLES = {SAMPLED_METRIC: "avg@{k}, temperature {temperature}", GREEDY_METRIC: "pass@1, greedy"}
+FAR = 3.0  # of the median reach of the intervals: a difference beyond is not drawn to scale
 # metric of metrics.jsonl: title of its panel, steps of the running mean (one batch is noisy, an evaluation is not)
 CURVES = {
     "eval/mean/avg@1": ("accuracy on the curve set, avg@1, mean of tiers (%)", 1),
@@ -43,13 +44,13 @@ def draw_table1(scores: pd.DataFrame, labels: Mapping[str, str], path: Path) -> 
 
     `scores` is `experiments.table1.page.read_scores`; `labels` maps methods to names, in drawing order.
     """
-    metrics = [metric for metric in TITLES if metric in set(scores["metric"])]
+    metrics = [metric for metric in METRICS if metric in set(scores["metric"])]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 1.0 + 3.4 * len(metrics)), layout="constrained")
         for axes, metric in zip(figure.subplots(len(metrics), 1, squeeze=False)[:, 0], metrics, strict=True):
             rows = scores[scores["metric"] == metric]
             _draw_dots(axes, rows, labels)
-            axes.set_title(with_sampling(TITLES[metric], rows), loc="left")
+            axes.set_title(with_sampling(METRICS[metric], rows), loc="left")
         seeds = scores.groupby("method")["seed"].nunique()
         count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
         bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
@@ -91,6 +92,58 @@ def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], labels: Mapping[str, s
             axes.set_xlabel("training step")
         figure.legend(shown.values(), shown.keys(), loc="outside right upper", frameon=False)
         save_png(figure, path)
+
+
+def draw_forest(
+    panels: Mapping[str, pd.DataFrame], path: Path, *, xlabel: str = "", plain: Collection[str] = ()
+) -> None:
+    """A panel per title, dots with their intervals; rows: name and height of the line, style, value and the ends of ENDS.
+
+    Differences stand around a line at 0; `plain` panels are of something else. What the bootstrap alone says is drawn thick. A
+    difference that is far from all others stands as an arrow with its number at the edge, so that it does not squeeze them, and
+    an interval that goes on beyond the edge has an arrow there.
+    """
+    lines = pd.concat(panels.values()).drop_duplicates("height")
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(10, 1.4 + 0.3 * len(lines)), layout="constrained")
+        grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (title, rows) in zip(grid, panels.items(), strict=True):
+            edge = FAR * rows[["bootstrap_low", "bootstrap_high"]].abs().max(axis=1).median()
+            edge = math.inf if title in plain or math.isnan(edge) else edge
+            for row in rows.dropna(subset="value").to_dict("records"):
+                _draw_interval(axes, row, edge)
+            if title not in plain:
+                axes.axvline(0.0, color="#555555", linewidth=1, linestyle=":")
+            axes.set_title(title, fontsize=10, loc="left")
+            axes.set_xlabel(xlabel)
+            axes.grid(visible=False, axis="y")
+        grid[0].set_yticks(lines["height"], lines["name"])
+        grid[0].set_ylim(lines["height"].max() + 0.7, -0.7)
+        figure.supxlabel(f"thin: {CONFIDENCE:.0%} interval to judge by; thick: of its bootstrap alone", fontsize=9)
+        save_png(figure, path)
+
+
+def _draw_interval(axes: Axes, row: Mapping[Any, Any], edge: float) -> None:
+    value, height, colour = row["value"], row["height"], COLOURS[row["style"] % len(COLOURS)]
+    if abs(value) > edge:
+        side = "left" if value < 0 else "right"
+        axes.text(
+            0.01 if value < 0 else 0.99,
+            height,
+            f"◂ {value:+.1f}" if value < 0 else f"{value:+.1f} ▸",
+            transform=axes.get_yaxis_transform(),
+            color=colour,
+            horizontalalignment=side,
+            verticalalignment="center",
+        )
+        return
+    low, high = max(row["low"], -edge), min(row["high"], edge)
+    axes.hlines(height, low, high, color=colour, linewidth=0.9)
+    axes.hlines(height, row["bootstrap_low"], row["bootstrap_high"], color=colour, linewidth=2.8)
+    for end, mark, beyond in ((low, "<", row["low"] < low), (high, ">", row["high"] > high)):
+        if beyond:
+            axes.plot(end, height, mark, color=colour, markersize=4)
+    axes.plot(value, height, MARKERS[row["style"] % len(MARKERS)], color=colour, markersize=6)
 
 
 def _draw_dots(axes: Axes, rows: pd.DataFrame, labels: Mapping[str, str]) -> None:

@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.study_page import StudyPage, write_study
-from oar.analysis.reports.tables import table_lines
+from oar.analysis.reports.page import StudyPage, table_lines, write_study
 from oar.common.files import atomic_path
 
 Where = tuple[str, str]  # (split, metric)

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.compare import compare
 from oar.common.errors import DataError
-from oar.evaluation.compare import compare, read_evaluation
+from oar.evaluation.graded import read_evaluation
 
 ORIGIN = {"file": "toy.jsonl", "sha256": "abc", "rows": 4}
 

@@ -1,4 +1,5 @@
-"""The page of an experiment: question, what the paper says, what was run, tables, pictures, what follows, how to repeat it.
+"""The page of an experiment: question, what the paper says, what was run, tables, pictures, what follows, how to repeat it;
+and the tables of all pages, in Markdown.
 
 Every folder of results/ with such a page holds `<name>.md`, its tables, its pictures and `provenance.json`, and `make report`
 reads them all.
@@ -9,8 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from oar.common.files import write_text_atomic
+import pandas as pd
+
+from oar.common.files import atomic_path, write_text_atomic
 
 OPENED, CLOSED = "<!-- what follows -->", "<!-- /what follows -->"  # what stands between them is written by people
 UNWRITTEN = "Nobody has read these numbers yet."
@@ -39,7 +43,7 @@ class StudyPage:
         """The whole page, with what people concluded."""
         pictures = [f"![{caption}]({file})\n\n*{caption}*" for file, caption in self.pictures.items()]
         shown = ("command", "git_commit", "git_dirty", "versions", "config_hash", "cpu", "cores", "gpu", "started")
-        rows = [f"| {key} | {_cell(self.provenance[key])} |" for key in shown if key in self.provenance]
+        rows = [[key, cell_text(self.provenance[key])] for key in shown if key in self.provenance]
         return "\n\n".join(
             [
                 f"# {self.title}",
@@ -50,7 +54,7 @@ class StudyPage:
                 *pictures,
                 f"## What follows\n\n{OPENED}\n{follows.strip()}\n{CLOSED}",
                 f"## How to repeat it\n\n```\n{self.repeat}\n```",
-                "## Provenance\n\n" + "\n".join(["|  |  |", "| --- | --- |", *rows]) + "\n",
+                f"## Provenance\n\n{table_lines(['', ''], rows)}\n",
             ]
         )
 
@@ -72,9 +76,63 @@ def conclusion_of(path: Path) -> str:
     return found[1] if found else UNWRITTEN
 
 
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
+    """A value of a provenance, for a cell."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {one}" for key, one in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "; ".join(dict.fromkeys(map(_cell, value)))
+        return "; ".join(dict.fromkeys(map(cell_text, value)))
     return str(value)
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])
+
+
+def with_error(value: float, error: float | None, form: str = ".1f") -> str:
+    """`69.4 ± 0.3`; a single seed has no error."""
+    return f"{value:{form}}" + ("" if error is None or pd.isna(error) else f" ± {error:{form.removeprefix('+')}}")
+
+
+def interval_text(low: float | None, high: float | None, form: str = "+.1f") -> str:
+    """`[-0.3, +1.2]`; a blank where there is no interval."""
+    return "" if low is None or pd.isna(low) else f"[{low:{form}}, {high:{form}}]"
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """The table, written atomically."""
+    with atomic_path(path) as temporary:
+        table.to_csv(temporary, index=False)
+
+
+GOAL_HEADER = ["", "key", "to compare", "goal", "measured", "reached"]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound on one of a benchmark's numbers; `compared`: what it is to be read against; form: how both are written."""
+
+    key: str
+    what: str
+    compared: str
+    bound: float
+    at_least: bool = False
+    form: str = ".2f"
+
+    def row(self, value: float | None) -> list[str]:
+        """Its line in the table: the difference stands there where the bound is missed."""
+        if value is None:
+            measured, missed = "", "not measured"
+        else:
+            measured, over = f"{value:{self.form}}", (self.bound - value) if self.at_least else (value - self.bound)
+            missed = f"missed by {over:{self.form}}" if over > 0 else "yes"
+        bound = f"{'>=' if self.at_least else '<='} {self.bound:g}"
+        return [self.what, f"`{self.key}`", self.compared, bound, measured, missed]
+
+
+def machine(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """{"machine": what measured, in words}, of `oar.common.provenance.collect_provenance`."""
+    versions = provenance["versions"]
+    device = provenance["gpu"] or provenance["cpu"]
+    return {"machine": f"{device}, {provenance['cores']} logical cores, torch {versions['torch']}"}

@@ -1,7 +1,4 @@
-"""Two evaluations of the same problems, paired: is one model better, and how sure is that?
-
-The bootstrap resamples problems with both models' scores, so what makes a problem hard for both is no part of the spread.
-"""
+"""A finished evaluation read back: its graded completions, the scores of its problems, and whether another is of the same."""
 
 import json
 from collections.abc import Mapping
@@ -9,16 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from oar.common.errors import DataError
-from oar.evaluation.evaluate import MEAN
-from oar.statistics.accuracy import accuracy
-from oar.statistics.intervals import Estimate
 
 PASS = ["benchmark", "metric", "k", "temperature"]
 COLUMNS = [*PASS, "problem_id", "sample", "gold", "correct"]
+RIGHT = ["benchmark", "metric", "k", "problem_id", "right"]
+Scores = Mapping[str, "pd.Series[float]"]  # by benchmark the percent correct of each problem, by its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,70 +41,18 @@ def read_evaluation(folder: Path) -> Evaluation:
     return Evaluation(folder, frame, data)
 
 
-def compare(a: Evaluation, b: Evaluation) -> pd.DataFrame:
-    """a - b in percentage points, a row per benchmark and metric (avg@k, greedy pass@1) and one for their mean.
-
-    `better` and `worse` count the problems that a solves more and less often. Raises DataError where a and b differ in
-    benchmarks, problems, gold answers, the data's revision, k or temperature, or where samples are missing.
-    """
-    check_same(a, b)
-    rows: list[dict[str, Any]] = []
-    for metric in a.samples["metric"].unique():
-        one, other = problem_scores(a, metric), problem_scores(b, metric)
-        found = [_row(name, metric, one[name], other[name]) for name in one]
-        difference = _difference(one, other)
-        ks = {row["k"] for row in found}
-        mean = {key: sum(row[key] for row in found) / len(found) for key in ("a", "b", "difference")}
-        counts = {key: sum(row[key] for row in found) for key in ("n", "better", "worse")}
-        k = ks.pop() if len(ks) == 1 else None
-        rows += [
-            *found,
-            {
-                **{"benchmark": MEAN, "metric": metric, "k": k, **mean, **counts},
-                **{"ci_low": difference.low, "ci_high": difference.high},
-            },
-        ]
-    return pd.DataFrame(rows).astype({"k": "Int64"})
+def right_samples(evaluation: Evaluation) -> pd.DataFrame:
+    """How many of a problem's k samples are right: RIGHT."""
+    of = evaluation.samples.groupby(["benchmark", "metric", "k", "problem_id"], sort=False)["correct"]
+    return of.sum().reset_index(name="right")[RIGHT]
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemScores:
-    """How often each problem of a benchmark was solved in k samples."""
-
-    k: int
-    scores: "pd.Series[float]"  # 0-100, by problem
-
-
-def problem_scores(evaluation: Evaluation, metric: str) -> dict[str, ProblemScores]:
-    """By benchmark, of one metric (avg@k or greedy pass@1)."""
-    found = {}
-    chosen = evaluation.samples[evaluation.samples["metric"] == metric]
-    for benchmark, samples in chosen.groupby("benchmark", sort=False):
-        scores = 100.0 * samples.groupby("problem_id", sort=True)["correct"].mean()
-        found[str(benchmark)] = ProblemScores(int(samples["k"].iloc[0]), scores)
-    return found
-
-
-def _difference(a: Mapping[str, ProblemScores], b: Mapping[str, ProblemScores]) -> Estimate:
-    """Of the mean over benchmarks; both are taken to be of one training seed."""
-    arrays = {name: np.array([[a[name].scores], [b[name].scores]]) for name in a}
-    return accuracy(arrays, by_problem=True).difference()
-
-
-def _row(benchmark: str, metric: str, a: ProblemScores, b: ProblemScores) -> dict[str, Any]:
-    differences, found = a.scores - b.scores, _difference({benchmark: a}, {benchmark: b})
+def problem_scores(problems: pd.DataFrame, metric: str) -> Scores:
+    """Of `right_samples` those of one metric (avg@k or greedy pass@1), percent."""
+    chosen = problems[problems["metric"] == metric]
     return {
-        "benchmark": benchmark,
-        "metric": metric,
-        "k": a.k,
-        "a": float(a.scores.mean()),
-        "b": float(b.scores.mean()),
-        "difference": float(differences.mean()),
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "n": len(differences),
-        "better": int((differences > 0).sum()),
-        "worse": int((differences < 0).sum()),
+        str(name): (100.0 * of["right"] / of["k"]).set_axis(of["problem_id"]).sort_index()
+        for name, of in chosen.groupby("benchmark", sort=False)
     }
 
 

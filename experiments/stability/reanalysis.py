@@ -8,21 +8,21 @@ import numpy as np
 import pandas as pd
 
 from experiments.shared.committed_pages import read_page, replaced, write_page
-from experiments.stability.levels import METRICS, Level, Levels, columns
+from experiments.stability.levels import Level, Levels, columns
 from experiments.stability.page import CLAIMS, accuracy_section, claims_section, draw_accuracy
-from oar.analysis.claims.claims import TOO_FEW, Claim, load_claims, verdict
-from oar.analysis.claims.ledger import lacking
-from oar.analysis.claims.page import write_claims
+from oar.analysis.arms import METRICS, committed
+from oar.analysis.claims.claims import Claim, load_claims
+from oar.analysis.claims.ledger import judged
+from oar.analysis.reports.page import write_csv
 from oar.common.errors import DataError
-from oar.common.files import atomic_path
 from oar.evaluation.evaluate import MEAN
 from oar.runs.folder import full_steps
-from oar.statistics.intervals import PERCENT, estimate, student_interval
+from oar.statistics.intervals import PERCENT
 
 NUMBERS = ["tolerance", "value", "low", "high", "problems"]  # the other columns of claims.csv are text
 
 
-def judge_sweep(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> None:
+def judge_sweep(folder: Path, provenance: Mapping[str, Any]) -> None:
     """levels.csv, claims.csv, the picture of the levels, and the parts of the page that show accuracies and verdicts."""
     runs, table = pd.read_csv(folder / "runs.csv"), pd.read_csv(folder / "levels.csv")
     keys = list(table.columns[: table.columns.get_loc("runs")])
@@ -30,15 +30,14 @@ def judge_sweep(folder: Path, claims: Path, provenance: Mapping[str, Any]) -> No
     text = replaced(read_page(folder), "## Accuracy\n\n", accuracy_section(levels))
     stated = folder / "claims.csv"
     if stated.exists():
-        known = {one.id: one for one in load_claims(claims)}
+        known = {one.id: one for one in load_claims()}
         ledger = pd.read_csv(stated, dtype=str, keep_default_na=False)
         ledger[NUMBERS] = ledger[NUMBERS].apply(pd.to_numeric)
-        judged = pd.DataFrame([_judged(row, known[row["claim_id"]], levels) for row in ledger.to_dict("records")])
-        judged = judged[ledger.columns].astype({"problems": "Int64"})
-        text = replaced(text, f"## {CLAIMS}\n\n", claims_section(judged))
-        write_claims(judged, stated)
-    with atomic_path(folder / "levels.csv") as path:
-        levels.table.reset_index().to_csv(path, index=False)
+        rows = [_judged(row, known[row["claim_id"]], levels) for row in ledger.to_dict("records")]
+        ledger = pd.DataFrame(rows)[ledger.columns].astype({"problems": "Int64"})
+        text = replaced(text, f"## {CLAIMS}\n\n", claims_section(ledger))
+        write_csv(ledger, stated)
+    write_csv(levels.table.reset_index(), folder / "levels.csv")
     draw_accuracy(levels, folder)
     write_page(folder, text, provenance)
 
@@ -54,10 +53,7 @@ def _levels(table: pd.DataFrame, keys: list[str], runs: pd.DataFrame) -> Levels:
             if level != reference:
                 row |= _columns(f"difference {metric}", row, (own - other).dropna(), (-PERCENT, PERCENT))
         rows.append(row)
-    # Older tables have the bootstrap's ends alone, under the names of the final ones.
-    gone = [column for column in map(str, table) if column.endswith(" over") and not column.endswith(" interval over")]
-    frame = pd.DataFrame(rows, index=table.index).drop(columns=gone).astype({"collapse_step": "Int64"})
-    return Levels(keys, reference, frame)
+    return Levels(keys, reference, pd.DataFrame(rows, index=table.index).astype({"collapse_step": "Int64"}))
 
 
 def _by_seed(runs: pd.DataFrame, keys: list[str], level: Level, column: str) -> "pd.Series[float]":
@@ -70,12 +66,8 @@ def _columns(
 ) -> dict[str, Any]:
     if by_seed.empty:
         return {}
-    if not np.isclose(by_seed.mean(), row[name], atol=1e-6):
-        raise DataError(f"runs.csv and levels.csv differ on {name}: they are not of one sweep.")
-    ends = [row.get(f"{name} bootstrap {end}", row[f"{name} {end}"]) for end in ("low", "high")]
-    student = student_interval(by_seed) if len(by_seed) > 1 else None
-    bootstrap = None if np.isnan(ends[0]) else (ends[0], ends[1])
-    return columns(name, estimate(float(by_seed.mean()), bootstrap, student, within=within))
+    ends = (row[f"{name} bootstrap low"], row[f"{name} bootstrap high"])
+    return columns(name, committed(name, np.asarray(by_seed, np.float64), row[name], ends, within=within))
 
 
 def _judged(row: Mapping[Any, Any], claim: Claim, levels: Levels) -> dict[str, Any]:
@@ -83,10 +75,8 @@ def _judged(row: Mapping[Any, Any], claim: Claim, levels: Levels) -> dict[str, A
     found = dict(row)
     if claim.quantity == "difference":
         found |= _of_level(claim, row["metric"], levels)
-    seeds = len(str(row["seeds"]).split(", "))
-    reason = lacking(seeds, [(row["profile"], int(steps)) for steps in str(row["steps"]).split("; ")], full_steps())
-    judged = TOO_FEW if reason else verdict(found["low"], found["high"], claim.target, claim.tolerance)
-    return found | {"verdict": judged, "reason": reason}
+    made = [(row["profile"], int(steps)) for steps in str(row["steps"]).split("; ")]
+    return found | judged(claim, found, len(str(row["seeds"]).split(", ")), made, full_steps())
 
 
 def _of_level(claim: Claim, metric: str, levels: Levels) -> dict[str, Any]:
