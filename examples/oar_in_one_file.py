@@ -6,7 +6,7 @@ A small Qwen2 is taught to half solve short word problems and then trained with 
 minutes on one core. GRPO gives every token of a completion its completion's advantage A. OAR asks how much each token
 moves the model's answer, I_t, turns that into weights w_t of mean 1, and gives token t the advantage w_t A
 (arXiv 2601.07408; docs/METHOD.md has the mathematics, section numbers below are its). The repository computes the same
-faster and for any model: tests/examples/test_oar_in_one_file.py holds importance, weights and gradients of both equal.
+faster and for any model: tests/test_one_file.py holds importance, weights and gradients of both equal.
 """
 
 import argparse
@@ -20,17 +20,15 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 # --- The task: word problems whose solution is a chain of equations -------------------------------------------------
 
-WORDS = (
-    "<pad> <eos> #### 0 1 2 3 4 5 6 7 8 9 + - = . ? has buys loses apples Tom Mia How many now Then So we get".split()
-)
+WORDS = "<pad> <eos> #### 0 1 2 3 4 5 6 7 8 9 + - = . ? has buys loses apples Tom Mia How many now Then So".split()
 ID = {word: number for number, word in enumerate(WORDS)}
 PAD, EOS, MARKER = ID["<pad>"], ID["<eos>"], ID["####"]
 OPERATIONS, LARGEST, MAX_NEW_TOKENS = 3, 9, 32
 
 
 def encode(text: str) -> list[int]:
-    """A word is a token, a number is a token per digit."""
-    return [ID[piece] for word in text.split() for piece in (word if word.isdigit() else [word])]
+    """A word is a token, and so is a number: all are below ten."""
+    return [ID[word] for word in text.split()]
 
 
 def problem(rng: random.Random) -> tuple[str, str, str]:
@@ -43,7 +41,7 @@ def problem(rng: random.Random) -> tuple[str, str, str]:
         after = state + number if sign == "+" else state - number
         question += f" {name} {'buys' if sign == '+' else 'loses'} {number} ."
         result = f" = {after}" if step < OPERATIONS - 1 or rng.random() < 0.5 else ""
-        solution += f" {rng.choice(['Then', 'So', 'we get'])} {state} {sign} {number}{result} ."
+        solution += f" {rng.choice(['Then', 'So'])} {state} {sign} {number}{result} ."
         state = after
     return f"{question} How many now ?", f"{solution} #### {state}", str(state)
 
@@ -137,13 +135,8 @@ def sample(model: Qwen2ForCausalLM, prompts: list[list[int]]) -> list[list[int]]
     """One completion per prompt at temperature 1, up to and with EOS."""
     width = max(map(len, prompts))
     ids = torch.tensor([[PAD] * (width - len(prompt)) + prompt for prompt in prompts])  # generate wants padding left
-    drawn = model.generate(
-        input_ids=ids,
-        attention_mask=(ids != PAD).long(),
-        do_sample=True,
-        top_k=0,
-        max_new_tokens=MAX_NEW_TOKENS,
-    )
+    mask = (ids != PAD).long()
+    drawn = model.generate(input_ids=ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=MAX_NEW_TOKENS)
     completions = drawn[:, width:].tolist()
     return [found[: found.index(EOS) + 1] if EOS in found else found for found in completions]
 
@@ -246,7 +239,7 @@ def training_step(
     model: Qwen2ForCausalLM, optimizer: torch.optim.Optimizer, method: str, rng: random.Random, groups: int, group: int
 ) -> tuple[float, Batch, Tensor]:
     """Generate, grade, advantages, importance, gate, loss, step. Returns the mean reward, the batch and its weights."""
-    drawn = [problem(rng) for _ in range(groups) for _ in [0]]
+    drawn = [problem(rng) for _ in range(groups)]
     prompts = [encode(question) for question, _, _ in drawn for _ in range(group)]
     answers = [encode(answer) for _, _, answer in drawn for _ in range(group)]
     completions = sample(model, prompts)
@@ -275,7 +268,8 @@ def rows(batch: Batch, index: Tensor) -> Batch:
 
 def accuracy(model: Qwen2ForCausalLM, count: int, seed: int) -> float:
     """At temperature 1 on problems of a seed of their own."""
-    drawn = [problem(rng) for rng in [random.Random(seed)] for _ in range(count)]
+    rng = random.Random(seed)
+    drawn = [problem(rng) for _ in range(count)]
     found = sample(model, [encode(question) for question, _, _ in drawn])
     return sum(answer_of(f) == encode(answer) for f, (_, _, answer) in zip(found, drawn, strict=True)) / count
 
@@ -284,8 +278,8 @@ def main() -> None:
     """Teach, train, and show who got the credit in one completion."""
     parser = argparse.ArgumentParser(description="OAR in one file")
     parser.add_argument("--method", choices=["grpo", "oar_p", "oar_g"], default="oar_g")
-    parser.add_argument("--steps", type=int, default=40, help="steps of reinforcement learning")
-    parser.add_argument("--teach", type=int, default=250, help="supervised steps before")
+    parser.add_argument("--steps", type=int, default=30, help="steps of reinforcement learning")
+    parser.add_argument("--teach", type=int, default=80, help="supervised steps before")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
