@@ -14,7 +14,7 @@ from oar.config import ModelConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
 from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions, plan_run
-from oar.plan.text import told
+from oar.plan.text import plan_text
 from oar.tasks.words.teaching import TeachConfig
 from oar.tasks.words.tokenizer import build_tokenizer
 
@@ -45,7 +45,7 @@ def main(config: DictConfig) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
-    for part in told(plan, cfg, source, settings.assume):
+    for part in plan_text(plan, cfg, source, settings.assume):
         console.print(part)
 
 
