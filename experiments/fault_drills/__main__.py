@@ -91,8 +91,9 @@ def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
                 result = perform(drill, stage)
             except OarError as error:
                 raise OarError(f"The drill {drill.name} could not be done: {error}") from error
-            told = result.faults or "kept"
-            print(f"{drill.name}: {told} ({time.monotonic() - began:.0f} s)", flush=True)
+            print(
+                f"{drill.name}: {result.faults or 'every promise kept'} ({time.monotonic() - began:.0f} s)", flush=True
+            )
             if not result.faults:
                 shutil.rmtree(stage.folder / drill.name)
             results.append(result)
