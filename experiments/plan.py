@@ -50,7 +50,7 @@ def main(config: DictConfig) -> None:
 
 
 def settings_of(config: DictConfig) -> tuple[PlanConfig, TrainConfig, bool]:
-    """What a plan is told beside a run, the run, and whether it has no model: a run would need the folder, a plan knows sizes."""
+    """The plan's own settings, the run's, and whether there is no model folder: a run would need it, a plan knows sizes."""
     own = list(PlanConfig.__dataclass_fields__)
     run = OmegaConf.masked_copy(config, [str(key) for key in config if key not in own])
     no_folder = run.model.path is None and run.model.teach is None

@@ -127,7 +127,7 @@ def in_checkpoint(scene: Scene) -> None:
     """While the second checkpoint is being written."""
     run = scene.run
     run.wait_until(lambda: bool(run.checkpoints()), "the first checkpoint was there")
-    run.processes()
+    run.alive()
     run.wait_until(run.is_writing_checkpoint, "a checkpoint was being written")
 
 
@@ -166,7 +166,7 @@ def a_flipped_bit(scene: Scene) -> None:
     """
     run = scene.run
     run.wait_until(lambda: len(run.checkpoints()) >= 2, "the second checkpoint was there")
-    run.processes()
+    run.alive()
     run.process("supervisor").send_signal(signal.SIGINT)
     run.wait_for_end()
     spoiled = run.folder / "checkpoints" / run.checkpoints()[-1]

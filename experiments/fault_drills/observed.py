@@ -105,7 +105,7 @@ class ObservedRun:
     def wait_for_step(self, step: int) -> None:
         """Until `step` steps are done."""
         self.wait_until(lambda: self.steps_done() >= step, f"step {step} was done")
-        self.processes()
+        self.alive()
 
     def wait_for_generation(self, url: str) -> None:
         """Until the engine at `url` is at work on requests."""
@@ -117,7 +117,7 @@ class ObservedRun:
         while (code := self._process.poll()) is None:
             if time.monotonic() > deadline:
                 raise OarError(f"The run did not end within {self._timeout_s:g} s: {self.tail()}")
-            self.processes()  # notes the sessions of what it starts
+            self.alive()  # notes the sessions of what it starts
             time.sleep(20 * POLL_S)
         self._reader.join(1.0)  # whoever is left may hold the other end open
         return code if code >= 0 else 128 - code
@@ -125,11 +125,11 @@ class ObservedRun:
     def wait_until_alone(self, within_s: float) -> int:
         """Return when no process of the run is left, or after `within_s` seconds: how many are left then."""
         deadline = time.monotonic() + within_s
-        while (left := self.processes()) and time.monotonic() < deadline:
+        while (left := self.alive()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return len(left)
 
-    def processes(self) -> list[psutil.Process]:
+    def alive(self) -> list[psutil.Process]:
         """The run's processes that are alive: those with its mark in their environment, and all of their sessions.
 
         A process may have overwritten its environment (vLLM's core does), but not the session it is in.
@@ -156,7 +156,7 @@ class ObservedRun:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while left := self.processes():
+        while left := self.alive():
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
