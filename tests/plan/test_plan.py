@@ -114,10 +114,10 @@ def test_key_value_cache_of_the_paper_profile_by_hand():
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
 @pytest.mark.parametrize("intermediate", [64, 160])
-def test_activations_are_what_autograd_keeps(dtype, size, intermediate):
-    """Of one block: two models of one block more and less, and every storage kept by the learner's own forward, once."""
+def test_activations_are_what_autograd_saves(dtype, size, intermediate):
+    """Of one block: two models of one block more and less, and every storage saved by the learner's own forward, once."""
 
-    def kept(layers):
+    def saved(layers):
         model, _ = small(num_hidden_layers=layers, intermediate_size=intermediate)
         model = model.to(dtype)
         weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -131,12 +131,12 @@ def test_activations_are_what_autograd_keeps(dtype, size, intermediate):
 
         embeddings = model.get_input_embeddings()(torch.zeros(96, dtype=torch.long))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            kept.forward = run_forward(model, embeddings, Packing.of([96], embeddings.device))
+            saved.forward = run_forward(model, embeddings, Packing.of([96], embeddings.device))
         return sum(storage.nbytes() for storage in storages.values())
 
     sizes = small(intermediate_size=intermediate)[1]
-    assert (kept(3) - kept(2)) / 96 == sizes.layer_activation_bytes(size)
-    layer = kept.forward.layers[0]
+    assert (saved(3) - saved(2)) / 96 == sizes.layer_activation_bytes(size)
+    layer = saved.forward.layers[0]
     assert sizes.recorded_bytes(size) == (layer.query.nbytes + layer.key.nbytes + layer.value.nbytes) / 96
 
 
