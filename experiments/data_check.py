@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 from hydra.core.hydra_config import HydraConfig
+from oar.analysis.reports.tables import table_lines
 from omegaconf import DictConfig
 
 from oar.command_line.entry import entry
@@ -20,6 +21,7 @@ from oar.common.errors import ConfigError
 from oar.common.files import atomic_path, write_text_atomic
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import build, validated
+from oar.config.checks import require
 from oar.config.composed import composed_run
 from oar.tasks.data.contamination import Comparison, Copy, N, Prints, compare
 from oar.tasks.data.sources import load_benchmarks
@@ -40,10 +42,8 @@ class DataCheckConfig:
     output_dir: str
 
     def __post_init__(self) -> None:
-        if not 0 < self.overlap <= 1:
-            raise ConfigError(f"overlap must be above 0 and at most 1, but is {self.overlap}.")
-        if not self.benchmarks:
-            raise ConfigError("benchmarks must name at least one of conf/benchmark, but is empty.")
+        require(0 < self.overlap <= 1, "overlap", "above 0 and at most 1", self.overlap)
+        require(bool(self.benchmarks), "benchmarks", "at least one name of conf/benchmark", self.benchmarks)
 
 
 @entry
@@ -58,14 +58,13 @@ def main(config: DictConfig) -> None:
     among = [compare(one, other, cfg.overlap) for other, one in combinations(benchmarks, 2)]
     table, among_table = as_table(found), as_table(among)
     sets = sets_table([*train, *benchmarks])
-    provenance = collect_provenance(asdict(cfg), started=started, git=git)
     with atomic_path(folder / "data_check.csv") as path:
         pd.concat([table, among_table], ignore_index=True).to_csv(path, index=False)
     with atomic_path(folder / "copies.csv") as path:
         copies_table([*found, *among]).to_csv(path, index=False)
     write_text_atomic(folder / "data_check.md", markdown(sets, table, among_table, cfg.overlap))
-    read = [prints.problem_set for prints in [*train, *benchmarks]]
-    record = provenance | {"data": {problem_set.name: problem_set.origin for problem_set in read}}
+    origins = {prints.problem_set.name: prints.problem_set.origin for prints in [*train, *benchmarks]}
+    record = collect_provenance(asdict(cfg), started=started, git=git) | {"data": origins}
     write_text_atomic(folder / "provenance.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
     contaminated = [comparison for comparison in found if comparison.copies]
     print(f"{sets.to_string(index=False)}\n\n{table.to_string(index=False)}")
@@ -113,13 +112,13 @@ def sets_table(sets: Sequence[Prints]) -> pd.DataFrame:
             "set": prints.problem_set.name,
             "problems": len(prints.texts),
             "repeated": prints.repeated,
-            "read from": _told(prints.problem_set.origin),
+            "read from": _origin(prints.problem_set.origin),
         }
         for prints in sets
     )
 
 
-def _told(origin: Mapping[str, object]) -> str:
+def _origin(origin: Mapping[str, object]) -> str:
     if "file" in origin:
         return f"{origin['file']}, sha256 {str(origin['sha256'])[:12]}"
     return f"{origin['dataset']} at {str(origin['resolved'])[:12]}"
@@ -166,8 +165,7 @@ def markdown(sets: pd.DataFrame, table: pd.DataFrame, among: pd.DataFrame, overl
 
 
 def _markdown(frame: pd.DataFrame) -> str:
-    lines = [list(frame.columns), ["---"] * len(frame.columns), *frame.astype(str).to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    return table_lines(list(frame.columns), frame.astype(str).to_numpy().tolist())
 
 
 if __name__ == "__main__":

@@ -95,21 +95,13 @@ def gpu() -> Check:
     return Check("GPU", "none (the embedded profile needs none)")
 
 
-def memory() -> Check:
-    """Free memory."""
-    memory = psutil.virtual_memory()
-    return room(
-        "Memory", memory.available, memory.total, MEMORY_NEEDED, "close other programs, or take a larger machine"
-    )
-
-
-def disk(name: str, folder: Path, needed: int) -> Check:
-    """Free space where `folder` is."""
-    usage = shutil.disk_usage(folder)
-    remedy = (
-        "in a container, give it more with --shm-size" if folder == SHARED_MEMORY else "make room for runs and models"
-    )
-    return room(name, usage.free, usage.total, needed, remedy)
+def rooms() -> Iterator[Check]:
+    """Free memory, disk and shared memory."""
+    memory, disk, shared = psutil.virtual_memory(), shutil.disk_usage(Path.cwd()), shutil.disk_usage(SHARED_MEMORY)
+    larger, more = "close other programs, or take a larger machine", "in a container, give it more with --shm-size"
+    yield room("Memory", memory.available, memory.total, MEMORY_NEEDED, larger)
+    yield room("Disk", disk.free, disk.total, DISK_NEEDED, "make room for runs and models")
+    yield room(str(SHARED_MEMORY), shared.free, shared.total, SHARED_MEMORY_NEEDED, more)
 
 
 def room(name: str, free: int, total: int, needed: int, remedy: str) -> Check:
@@ -188,10 +180,8 @@ def checks(with_engine: bool, waiting: AbstractContextManager[object]) -> Iterat
     if pinned.mend:
         return
     yield Check("Cores", f"{len(os.sched_getaffinity(0))} ({cpu_model() or 'unknown processor'})")
-    yield memory()
+    yield from rooms()
     yield gpu()
-    yield disk("Disk", Path.cwd(), DISK_NEEDED)
-    yield disk("/dev/shm", SHARED_MEMORY, SHARED_MEMORY_NEEDED)
     yield wandb_account()
     if with_engine:
         with waiting:

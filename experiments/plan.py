@@ -14,7 +14,7 @@ from oar.config import ModelConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
 from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions, plan_run
-from oar.plan.text import told
+from oar.plan.text import plan_text
 from oar.tasks.words.teaching import TeachConfig
 from oar.tasks.words.tokenizer import build_tokenizer
 
@@ -45,12 +45,12 @@ def main(config: DictConfig) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
-    for part in told(plan, cfg, source, settings.assume):
+    for part in plan_text(plan, cfg, source, settings.assume):
         console.print(part)
 
 
 def settings_of(config: DictConfig) -> tuple[PlanConfig, TrainConfig, bool]:
-    """What a plan is told beside a run, the run, and whether it has no model: a run would need the folder, a plan knows sizes."""
+    """The plan's own settings, the run's, and whether there is no model folder: a run would need it, a plan knows sizes."""
     own = list(PlanConfig.__dataclass_fields__)
     run = OmegaConf.masked_copy(config, [str(key) for key in config if key not in own])
     no_folder = run.model.path is None and run.model.teach is None

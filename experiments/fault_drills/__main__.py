@@ -23,6 +23,7 @@ from oar.command_line.entry import entry
 from oar.common.errors import ConfigError, OarError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
+from oar.config.checks import require
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import one_engine
@@ -46,8 +47,7 @@ class FaultDrillsConfig:
         unknown = set(self.only or ()) - set(names)
         if unknown:
             raise ConfigError(f"only must name drills ({', '.join(names)}), but names {', '.join(sorted(unknown))}.")
-        if self.timeout_s <= 0:
-            raise ConfigError(f"timeout_s must be above 0, but is {self.timeout_s}.")
+        require(self.timeout_s > 0, "timeout_s", "above 0", self.timeout_s)
 
     def drills(self) -> list[Drill]:
         """Those that are asked for, in the order of the catalogue."""
@@ -91,8 +91,9 @@ def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
                 result = perform(drill, stage)
             except OarError as error:
                 raise OarError(f"The drill {drill.name} could not be done: {error}") from error
-            told = result.faults or "kept"
-            print(f"{drill.name}: {told} ({time.monotonic() - began:.0f} s)", flush=True)
+            print(
+                f"{drill.name}: {result.faults or 'every promise kept'} ({time.monotonic() - began:.0f} s)", flush=True
+            )
             if not result.faults:
                 shutil.rmtree(stage.folder / drill.name)
             results.append(result)

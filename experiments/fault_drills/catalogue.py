@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.fault_drills.observed import ObservedRun, requests_running
 from experiments.fault_drills.proxy import DAMAGE, DamagingProxy
-from experiments.fault_drills.watched import WatchedRun, requests_running
 from oar.launch.supervisor import KILLED
 
+ENGINE = ("api_server", "engine_core")
 LATER = 6  # the step after which most drills strike: there is a checkpoint, and steps since
 CREDIT_S = 0.04  # CPU seconds after its completions came: the learner has graded (0.01 s) and is at credit and update
 ENDS = "one sentence, exit code 2, nothing left; resume=auto goes on from the last checkpoint to the same metrics"
@@ -30,11 +31,11 @@ GOES_ON = "another engine, the step repeated, exit code 0, the same metrics with
 class Scene:
     """A drill while it goes on. A strike may put another run in place of `run`: the one that has to notice."""
 
-    run: WatchedRun
+    run: ObservedRun
     engine_url: str  # of the engine that the run uses
     proxy: DamagingProxy | None
     steps: int  # of the undisturbed run
-    again: Callable[..., WatchedRun]  # the same run once more, with resume=auto
+    again: Callable[..., ObservedRun]  # the same run once more, with resume=auto
     afterwards: ExitStack  # what is mended before the run is resumed
     struck_at: list[float] = field(default_factory=list)  # monotonic
     checkpoints: list[str] = field(default_factory=list)  # those that were whole before
@@ -74,24 +75,34 @@ class Drill:
     overrides: tuple[str, ...] = ()
 
 
-def in_generation(scene: Scene, *victims: str, step: int = LATER, number: signal.Signals = signal.SIGKILL) -> None:
+def kill(
+    moment: Callable[[Scene], None], *victims: str, number: signal.Signals = signal.SIGKILL
+) -> Callable[[Scene], None]:
+    """At a moment, send a signal to these processes of the run."""
+
+    def strike(scene: Scene) -> None:
+        moment(scene)
+        scene.strike(*victims, number=number)
+
+    return strike
+
+
+def in_generation(scene: Scene, step: int = LATER) -> None:
     """While the engine writes the completions of a step."""
     scene.run.wait_for_step(step)
     scene.run.wait_for_generation(scene.engine_url)
-    scene.strike(*victims, number=number)
 
 
-def in_sync(scene: Scene, *victims: str) -> None:
+def in_sync(scene: Scene) -> None:
     """While weights are on their way."""
     scene.run.wait_for_step(LATER)
     scene.run.wait_until(scene.run.is_pushing, "a push of weights began")
-    scene.strike(*victims)
 
 
 def in_update(scene: Scene) -> None:
     """While the learner is at credit and update: its completions have come, its new weights are not on their way.
 
-    It is held while one looks, so that what is seen stays so; where its update was over by then, the next step's is taken.
+    The learner is suspended while its state is read; where its update was over by then, the next step's is taken.
     """
     run = scene.run
     run.wait_for_step(LATER)
@@ -100,7 +111,7 @@ def in_update(scene: Scene) -> None:
     def used() -> float:
         return sum(learner.cpu_times()[:2])
 
-    def held_at_update() -> bool:
+    def suspended_at_update() -> bool:
         run.wait_for_generation(scene.engine_url)
         run.wait_until(lambda: requests_running(scene.engine_url) == 0, "a generation ended")
         before, done = used(), run.steps_done()
@@ -108,24 +119,21 @@ def in_update(scene: Scene) -> None:
         learner.suspend()
         return not run.is_pushing() and run.steps_done() == done
 
-    while not held_at_update():
+    while not suspended_at_update():
         learner.resume()
-    scene.strike("learner")
 
 
 def in_checkpoint(scene: Scene) -> None:
     """While the second checkpoint is being written."""
     run = scene.run
     run.wait_until(lambda: bool(run.checkpoints()), "the first checkpoint was there")
-    run.left()
+    run.alive()
     run.wait_until(run.is_writing_checkpoint, "a checkpoint was being written")
-    scene.strike("learner")
 
 
 def after_a_step(scene: Scene) -> None:
-    """The supervisor, at any time."""
+    """At any time."""
     scene.run.wait_for_step(LATER)
-    scene.strike("supervisor")
 
 
 def no_room_for_a_checkpoint(scene: Scene) -> None:
@@ -142,14 +150,13 @@ def no_room_for_metrics(scene: Scene) -> None:
     """The file of seconds becomes /dev/full, where every write finds the disk full."""
     scene.run.wait_for_step(LATER)
     file = scene.run.folder / "timings.jsonl"
-    kept = file.with_name("kept")
-    full = file.with_name("full")
+    written, full = file.with_name("written"), file.with_name("full")
     full.symlink_to("/dev/full")
     scene.checkpoints = scene.run.checkpoints()
-    os.link(file, kept)
+    os.link(file, written)
     full.replace(file)
     scene.note()
-    scene.afterwards.callback(kept.replace, file)
+    scene.afterwards.callback(written.replace, file)
 
 
 def a_flipped_bit(scene: Scene) -> None:
@@ -159,7 +166,7 @@ def a_flipped_bit(scene: Scene) -> None:
     """
     run = scene.run
     run.wait_until(lambda: len(run.checkpoints()) >= 2, "the second checkpoint was there")
-    run.left()
+    run.alive()
     run.process("supervisor").send_signal(signal.SIGINT)
     run.wait_for_end()
     spoiled = run.folder / "checkpoints" / run.checkpoints()[-1]
@@ -180,7 +187,8 @@ def flip_bit(file: Path) -> None:
 def a_thief(scene: Scene) -> None:
     """The engine is killed and its port taken before it is restarted."""
     port = int(scene.engine_url.rsplit(":", 1)[1])
-    in_generation(scene, "api_server", "engine_core")
+    in_generation(scene)
+    scene.strike(*ENGINE)
     thief = scene.afterwards.enter_context(socket.socket())
     thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
@@ -198,24 +206,24 @@ def a_thief(scene: Scene) -> None:
 def three_times(scene: Scene) -> None:
     """The engine is killed after a quarter, a half and three quarters of the run."""
     for quarter in (1, 2, 3):
-        in_generation(scene, "engine_core" if quarter == 2 else "api_server", step=quarter * scene.steps // 4)
+        in_generation(scene, step=quarter * scene.steps // 4)
+        scene.strike("engine_core" if quarter == 2 else "api_server")
 
 
 def damaged_answers(fault: str) -> Callable[[Scene], None]:
     """The proxy damages the engine's answers after some steps."""
 
     def strike(scene: Scene) -> None:
-        assert scene.proxy is not None
-        scene.run.wait_for_step(LATER)
-        scene.proxy.arm(fault)
         proxy = scene.proxy
+        assert proxy is not None
+        scene.run.wait_for_step(LATER)
+        proxy.fault = fault
         scene.run.wait_until(lambda: proxy.struck_at is not None, "a damaged answer was given")
         scene.note(proxy.struck_at)
 
     return strike
 
 
-ENGINE = ("api_server", "engine_core")
 RESTART: dict[str, Any] = {
     "promise": GOES_ON,
     "exit_code": 0,
@@ -230,32 +238,28 @@ SAYS = {
 }
 
 
-def hang(scene: Scene) -> None:
-    """The whole engine is stopped while it writes."""
-    in_generation(scene, *ENGINE, number=signal.SIGSTOP)
-
-
-def server_dies(scene: Scene) -> None:
-    """The server is killed while its core writes."""
-    in_generation(scene, "api_server")
-
-
-def core_dies(scene: Scene) -> None:
-    """The core is killed while weights are on their way."""
-    in_sync(scene, "engine_core")
-
-
 LOST = "^engine lost after step"
+SERVER_DIES = kill(in_generation, "api_server")
+CORE_DIES = kill(in_sync, "engine_core")
+HANGS = kill(in_generation, *ENGINE, number=signal.SIGSTOP)
+ENDED = "learner's process was ended by SIGKILL"
 DRILLS = (
-    Drill("engine_killed_in_generation", server_dies, "engine at .* (is gone|cut off)", own_engine=True),
-    Drill("engine_killed_in_generation_restart", server_dies, f"{LOST}.*(is gone|cut off)", **RESTART),
-    Drill("engine_killed_in_sync", core_dies, "HTTP 500|is gone|cut off", own_engine=True),
-    Drill("engine_killed_in_sync_restart", core_dies, f"{LOST}.*(HTTP 500|is gone|cut off)", **RESTART),
-    Drill("engine_hangs", hang, "did not answer", own_engine=True),
-    Drill("engine_hangs_restart", hang, f"{LOST}.*did not answer", **RESTART),
-    Drill("learner_killed_in_update", in_update, "learner's process was ended by SIGKILL"),
-    Drill("learner_killed_in_checkpoint", in_checkpoint, "learner's process was ended by SIGKILL"),
-    Drill("supervisor_killed", after_a_step, None, SILENT, exit_code=KILLED + signal.SIGKILL, own_engine=True),
+    Drill("engine_killed_in_generation", SERVER_DIES, "engine at .* (is gone|cut off)", own_engine=True),
+    Drill("engine_killed_in_generation_restart", SERVER_DIES, f"{LOST}.*(is gone|cut off)", **RESTART),
+    Drill("engine_killed_in_sync", CORE_DIES, "HTTP 500|is gone|cut off", own_engine=True),
+    Drill("engine_killed_in_sync_restart", CORE_DIES, f"{LOST}.*(HTTP 500|is gone|cut off)", **RESTART),
+    Drill("engine_hangs", HANGS, "did not answer", own_engine=True),
+    Drill("engine_hangs_restart", HANGS, f"{LOST}.*did not answer", **RESTART),
+    Drill("learner_killed_in_update", kill(in_update, "learner"), ENDED),
+    Drill("learner_killed_in_checkpoint", kill(in_checkpoint, "learner"), ENDED),
+    Drill(
+        "supervisor_killed",
+        kill(after_a_step, "supervisor"),
+        None,
+        SILENT,
+        exit_code=KILLED + signal.SIGKILL,
+        own_engine=True,
+    ),
     Drill("disk_full_at_checkpoint", no_room_for_a_checkpoint, "earlier checkpoints are untouched"),
     Drill("disk_full_for_metrics", no_room_for_metrics, "No space left on device"),
     Drill("checkpoint_corrupted", a_flipped_bit, "model.safetensors is not what was written", REFUSES),
@@ -263,7 +267,6 @@ DRILLS = (
         "port_stolen_before_restart",
         a_thief,
         r"port \d+ on .* is not free",
-        ENDS,
         own_engine=True,
         overrides=("rollout.restart=true",),
     ),

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
+from oar.analysis.reports.tables import table_lines
 
 from experiments.fault_drills.perform import DrillResult
 from oar.common.files import atomic_path, write_text_atomic
@@ -39,16 +40,9 @@ def write_drills(results: Sequence[DrillResult], folder: Path, provenance: Mappi
     """fault_drills.csv, fault_drills.md and provenance.json in `folder`, each atomically."""
     with atomic_path(folder / "fault_drills.csv") as path:
         pd.DataFrame([asdict(result) for result in results]).to_csv(path, index=False)
-    text = TEXT.format(
-        command=provenance["command"],
-        settings=settings,
-        cpu=provenance["cpu"],
-        cores=provenance["cores"],
-        outcome=outcome(results),
-        table=table(results),
-        said="\n".join(f"- `{result.drill}` (promised: {result.promise}): {result.happened}" for result in results),
-    )
-    write_text_atomic(folder / "fault_drills.md", text)
+    said = [f"- `{result.drill}` (promised: {result.promise}): {result.happened}" for result in results]
+    texts = {"settings": settings, "outcome": outcome(results), "table": table(results), "said": "\n".join(said)}
+    write_text_atomic(folder / "fault_drills.md", TEXT.format(**{**provenance, **texts}))
     write_text_atomic(folder / "provenance.json", json.dumps(provenance, indent=2, allow_nan=False) + "\n")
 
 
@@ -77,11 +71,10 @@ def outcome(results: Sequence[DrillResult]) -> str:
 def table(results: Sequence[DrillResult]) -> str:
     """The measured columns in Markdown."""
     head = ["drill", "exit code", "noticed, s", "ended, s", "orphans", "restarts", "steps done", "steps lost"]
-    head += ["checkpoints lost", "same metrics"]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    rows = []
     for one in results:
         ended = "goes on" if one.seconds_to_end is None else f"{one.seconds_to_end:.1f}"
         cells = [one.drill, one.exit_code, f"{one.seconds_to_notice:.1f}", ended, one.orphans, one.restarts]
         cells += [one.steps_done, one.steps_lost, one.lost_checkpoints, "yes" if one.same_metrics else "no"]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+        rows.append([str(cell) for cell in cells])
+    return table_lines([*head, "checkpoints lost", "same metrics"], rows)

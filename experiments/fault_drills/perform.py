@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.fault_drills.catalogue import Drill, Scene
-from experiments.fault_drills.proxy import DamagingProxy
-from experiments.fault_drills.watched import WatchedRun
+from experiments.fault_drills.observed import ObservedRun
+from experiments.fault_drills.proxy import damaging_proxy
 from oar.common.errors import CheckpointError, OarError
 from oar.learner.checkpoint import load_state
 
@@ -33,11 +33,11 @@ class Stage:
     timeout_s: float
     program: tuple[str, ...] = (sys.executable, "-m", "experiments.train")
 
-    def start(self, name: str, *more: str, long: bool = False) -> WatchedRun:
+    def start(self, name: str, *more: str, long: bool = False) -> ObservedRun:
         """A run in the folder `name`."""
         overrides = (*self.overrides, *(self.long_overrides if long else ()), "tracking=disabled", *more)
         command = [*self.program, *overrides, f"output_dir='{os.path.relpath(self.folder / name)}'"]
-        return WatchedRun(self.folder / name, command, timeout_s=self.timeout_s)
+        return ObservedRun(self.folder / name, command, timeout_s=self.timeout_s)
 
     def undisturbed(self, *, long: bool) -> dict[str, bytes]:
         """The files that every run must end with, from one that nothing happens to; it is run once."""
@@ -78,40 +78,42 @@ def perform(drill: Drill, stage: Stage) -> DrillResult:
         drill.strike(scene)
         run = scene.run
         code, orphans, ended = run.wait_for_end(), run.wait_until_alone(ALONE_S), time.monotonic()
-        told = [run.said(drill.says, since=at) if drill.says else (ended, "") for at in scene.struck_at]
+        noticed = [run.said(drill.says, since=at) if drill.says else (ended, "") for at in scene.struck_at]
         steps_done, before_resume = run.steps_done(), files_of(run.folder)
         whole = [name for name in scene.checkpoints if name not in scene.spoiled]
         lost = damaged(run.folder, whole)
         afterwards.close()
-        resumed = Resumed(steps_done, "") if goes_on else resume(drill, stage)
+        resumed_after, fault = (steps_done, "") if goes_on else resume(drill, stage)
         found = files_of(run.folder)
     lost = sorted({*lost, *damaged(run.folder, whole)})
     restarts = sum(line.startswith("another engine") for _, line in run.lines)
     same = found == wanted
     faults = {
         f"exit code {code} instead of {drill.exit_code} ({run.tail()})": code != drill.exit_code,
-        f"it did not tell what happened ({run.tail()})": None in told,
-        "it wrote metrics that an undisturbed run does not have": not same_so_far(before_resume, wanted),
+        f"it did not say what happened ({run.tail()})": None in noticed,
+        "it wrote metrics that an undisturbed run does not have": any(
+            not wanted[name].startswith(content) for name, content in before_resume.items()
+        ),
         f"{orphans} processes were left": orphans > 0,
         f"lost {', '.join(lost)}": bool(lost),
-        f"{restarts} restarts": restarts != (len(told) if goes_on else 0),
-        resumed.fault: bool(resumed.fault),
-        f"resumed after step {resumed.after_step}": not goes_on and resumed.after_step != last_step(whole),
+        f"{restarts} restarts": restarts != (len(noticed) if goes_on else 0),
+        fault: bool(fault),
+        f"resumed after step {resumed_after}": not goes_on and resumed_after != last_step(whole),
         "it ended with other metrics than an undisturbed run": not same,
     }
-    noticed = [when[0] if when else ended for when in told]
+    times = [line[0] if line else ended for line in noticed]
     return DrillResult(
         drill=drill.name,
         promise=drill.promise,
-        happened=printable(told[-1][1], run.folder) if told[-1] and told[-1][1] else "all processes ended",
+        happened=printable(noticed[-1][1], run.folder) if noticed[-1] and noticed[-1][1] else "all processes ended",
         faults=printable("; ".join(fault for fault, is_so in faults.items() if is_so), run.folder),
         exit_code=code,
-        seconds_to_notice=round(max(when - at for when, at in zip(noticed, scene.struck_at, strict=True)), 2),
+        seconds_to_notice=round(max(when - at for when, at in zip(times, scene.struck_at, strict=True)), 2),
         seconds_to_end=None if goes_on else round(ended - scene.struck_at[-1], 2),
         orphans=orphans,
         restarts=restarts,
         steps_done=steps_done,
-        steps_lost=steps_done - resumed.after_step,
+        steps_lost=steps_done - resumed_after,
         lost_checkpoints=len(lost),
         same_metrics=same,
     )
@@ -119,43 +121,30 @@ def perform(drill: Drill, stage: Stage) -> DrillResult:
 
 def set_up(drill: Drill, stage: Stage, steps: int, around: ExitStack, afterwards: ExitStack) -> Scene:
     """The run of a drill, started."""
-    proxy = around.enter_context(DamagingProxy(stage.url)) if drill.proxied else None
+    proxy = around.enter_context(damaging_proxy(stage.url)) if drill.proxied else None
     port = free_port()
     engine = f"rollout.port={port}" if drill.own_engine else f"rollout.url={proxy.url if proxy else stage.url}"
 
-    def start(*more: str) -> WatchedRun:
+    def start(*more: str) -> ObservedRun:
         return around.enter_context(stage.start(drill.name, engine, *drill.overrides, *more, long=drill.long))
 
     url = f"http://127.0.0.1:{port}" if drill.own_engine else stage.url
     return Scene(start(), url, proxy, steps, lambda: start("resume=auto"), afterwards)
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """Where a run went on, and what was wrong with that."""
-
-    after_step: int
-    fault: str
-
-
-def resume(drill: Drill, stage: Stage) -> Resumed:
-    """Go on with resume=auto to the end, on the shared engine."""
+def resume(drill: Drill, stage: Stage) -> tuple[int, str]:
+    """Go on with resume=auto to the end, on the shared engine: the step it went on after, and what was wrong."""
     with stage.start(drill.name, f"rollout.url={stage.url}", "resume=auto", long=drill.long) as again:
         code = again.wait_for_end()
         first = again.said(r"^step +\d+/")
     if code != 0 or first is None:
-        return Resumed(0, f"resume=auto ended with exit code {code} ({again.tail()})")
-    return Resumed(int(re.findall(r"\d+", first[1])[0]) - 1, "")
+        return 0, f"resume=auto ended with exit code {code} ({again.tail()})"
+    return int(re.findall(r"\d+", first[1])[0]) - 1, ""
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """What is compared of a run, as far as it is there."""
     return {name: (folder / name).read_bytes() for name in COMPARED if (folder / name).exists()}
-
-
-def same_so_far(found: dict[str, bytes], wanted: dict[str, bytes]) -> bool:
-    """Whether every file is the beginning of what it must become."""
-    return all(wanted[name].startswith(content) for name, content in found.items())
 
 
 def last_step(checkpoints: list[str]) -> int:

@@ -1,13 +1,13 @@
-"""Stands between a run and its real engine, and damages one kind of answer from the moment it is told to."""
+"""Stands between a run and its real engine, and damages one kind of answer from a chosen moment on."""
 
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,74 +34,68 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 }
 
 
-class DamagingProxy:
-    """Forwards everything to the engine at `target`; after `arm` the answers of one route come damaged.
+class DamagingProxy(ThreadingHTTPServer):
+    """Forwards everything to the engine at `target`; while `fault` names one of DAMAGE, its route's answers come damaged.
 
     `struck_at` is the time (monotonic) of the first damaged answer, None before it.
     """
 
+    daemon_threads = True
+    request_queue_size = 128
+
     def __init__(self, target: str) -> None:
-        self._address = urlsplit(target).netloc
-        self._fault: str | None = None
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.engine = urlsplit(target).netloc
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.fault: str | None = None
         self.struck_at: float | None = None
-        proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def damaged(self, path: str, body: bytes) -> bytes:
+        """What becomes of an answer."""
+        if self.fault is None or path != DAMAGE[self.fault][0]:
+            return body
+        self.struck_at = self.struck_at or time.monotonic()
+        return DAMAGE[self.fault][1](body)
 
-            def do_GET(self) -> None:
-                proxy.forward(self)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A run that ended does not wait for its answers: nothing to report."""
 
-            def do_POST(self) -> None:
-                proxy.forward(self)
 
-            def log_message(self, format: str, *args: object) -> None:
-                """Keep quiet."""
+class _Handler(BaseHTTPRequestHandler):
+    server: DamagingProxy
+    protocol_version = "HTTP/1.1"
 
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 128
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                """A run that ended does not wait for its answers: nothing to tell."""
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def arm(self, fault: str) -> None:
-        """Damage the answers that come from now on, as DAMAGE tells."""
-        self._fault = fault
-
-    def forward(self, handler: BaseHTTPRequestHandler) -> None:
+    def do_GET(self) -> None:
         """One request to the engine and its answer back."""
-        sent = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
-        connection = HTTPConnection(self._address)
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        connection = HTTPConnection(self.server.engine)
         try:
-            connection.request(handler.command, handler.path, sent, dict(handler.headers))
+            connection.request(self.command, self.path, sent, dict(self.headers))
             answer = connection.getresponse()
-            status, body = answer.status, answer.read()
+            status, body = answer.status, self.server.damaged(self.path, answer.read())
         finally:
             connection.close()
-        if self._fault is not None and handler.path == DAMAGE[self._fault][0]:
-            body = DAMAGE[self._fault][1](body)
-            self.struck_at = self.struck_at or time.monotonic()
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-    def __enter__(self) -> "DamagingProxy":
-        self._thread.start()
-        return self
+    def do_POST(self) -> None:
+        """The same."""
+        self.do_GET()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is printed."""
+
+
+@contextmanager
+def damaging_proxy(target: str) -> Iterator[DamagingProxy]:
+    """A proxy before `target` that listens in a thread of this process."""
+    with DamagingProxy(target) as proxy:
+        thread = Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.shutdown()
+            thread.join()

@@ -6,6 +6,7 @@ Exit code 0: every part passed, or says why it was not run. 1: something is to b
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ import torch
 from experiments.gpu_check import page
 from experiments.gpu_check.findings import ROOT
 from experiments.gpu_check.registry import PARTS
-from experiments.gpu_check.runner import Line, Part, run_parts
+from experiments.gpu_check.runner import PASSED, Part, run_parts
 from oar.command_line.exit_codes import explain_errors, terminable
 from oar.common.errors import ConfigError
 from oar.common.provenance import code_hash, collect_provenance, git_state, gpu_name
@@ -31,7 +32,13 @@ PATIENCE_S = 1200.0  # of a part without a GPU: only what hangs is stopped
 
 def main(arguments: Sequence[str]) -> int:
     """Run the parts that were asked for."""
-    asked = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m experiments.gpu_check", description="What a first GPU can tell.")
+    parser.add_argument(
+        "--out", metavar="DIR", help="where the results go (results/gpu; outputs/gpu-check without a GPU)"
+    )
+    parser.add_argument("--only", metavar="PART,PART", help="these parts; the other lines of DIR stay as they are")
+    parser.add_argument("--list", action="store_true", help="print which parts there are")
+    asked = parser.parse_args(arguments)
     if asked.list:
         for part in PARTS:
             print(f"{part.name:10} {part.limit_s:4.0f} s  {part.what}")
@@ -41,18 +48,16 @@ def main(arguments: Sequence[str]) -> int:
     started, git = datetime.now(UTC), git_state(ROOT)
     where = gpu_name() or "the GPU" if full else "a CPU, at a hundredth of the size"
     print(f"{len(parts)} parts on {where}, results in {folder}", flush=True)
-    lines: list[Line] = []
-
-    def tell(line: Line) -> None:
+    lines = []
+    # What a part prints, and one that was killed, can be read in the logs.
+    logs = OUTPUTS / LOGS if full else folder / LOGS
+    for line in run_parts(parts, logs, lambda part: part.limit_s if full else PATIENCE_S):
         lines.append(line)
-        told = f"{line.name:10} {line.verdict:8} {line.seconds:6.1f} s"
-        print(told if line.verdict == "passed" else f"{told}  {line.message}", flush=True)
+        message = "" if line.verdict == PASSED else f"  {line.message}"
+        print(f"{line.name:10} {line.verdict:8} {line.seconds:6.1f} s{message}", flush=True)
         page.write(folder, lines, origin(started, git), full)
-
-    # What a part prints, and one that was killed, can be read there.
-    run_parts(parts, OUTPUTS / LOGS if full else folder / LOGS, lambda part: part.limit_s if full else PATIENCE_S, tell)
-    verdicts = {line.name: line.verdict for line in lines}
     in_order = all(line.in_order for line in lines)
+    verdicts = {line.name: line.verdict for line in lines}
     print(json.dumps({"in_order": in_order, "full": full, "out": str(folder), "parts": verdicts}))
     return 0 if in_order else 1
 
@@ -61,7 +66,7 @@ def chosen(only: str | None) -> list[Part]:
     """The parts named in a list with commas, all without one. Raises ConfigError for a name that is none."""
     if only is None:
         return list(PARTS)
-    known = {part.name: part for part in PARTS}
+    known = [part.name for part in PARTS]
     names = [name.strip() for name in only.split(",") if name.strip()]
     wrong = [name for name in names if name not in known]
     if wrong or not names:
@@ -77,11 +82,12 @@ def out_folder(out: str | None, full: bool) -> Path:
             "look at CUDA_VISIBLE_DEVICES."
         )
     folder = Path(out).resolve() if out else RESULTS if full else OUTPUTS
-    if not full and (folder == RESULTS or RESULTS in folder.parents):
+    if not full and folder.is_relative_to(RESULTS):
         raise ConfigError(
             "--out must not be in results/gpu without a GPU: what is measured on a CPU does not belong there."
         )
-    if (folder.exists() and not folder.is_dir()) or not os.access(_nearest(folder), os.W_OK):
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise ConfigError(f"--out must be a folder that can be written, but {folder} is not.")
     return folder
 
@@ -89,36 +95,12 @@ def out_folder(out: str | None, full: bool) -> Path:
 def origin(started: datetime, git: dict[str, object]) -> dict[str, Any]:
     """Where the numbers come from."""
     found = collect_provenance({"check": "gpu"}, started=started, git=git)
-    return {**found, "code": code_hash(*Path(__file__).parent.rglob("*.py"))[:12], "driver": _driver()}
-
-
-def _driver() -> str | None:
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else None
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder itself, or what of its path is there already."""
-    return folder if folder.exists() else _nearest(folder.parent)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments.gpu_check", description="What a first GPU can tell.")
-    parser.add_argument(
-        "--out", metavar="DIR", help="where the results go (results/gpu; outputs/gpu-check without a GPU)"
-    )
-    parser.add_argument("--only", metavar="PART,PART", help="these parts; the other lines of DIR stay as they are")
-    parser.add_argument("--list", action="store_true", help="tell which parts there are")
-    return parser
+    driver = None
+    if shutil.which("nvidia-smi") is not None:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        said = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+        driver = said[0] if found["gpu"] and said else None
+    return {**found, "code": code_hash(*Path(__file__).parent.rglob("*.py"))[:12], "driver": driver}
 
 
 if __name__ == "__main__":

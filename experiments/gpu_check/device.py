@@ -51,32 +51,15 @@ def spent() -> Iterator[Spent]:
     found.above = found.peak - before
 
 
-def milliseconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """The least of some runs, after one that warms up."""
+def best_of_three(work: Callable[[], object]) -> Spent:
+    """The fastest of three runs, after one that warms up."""
     work()
-    return 1000 * min(_seconds(work) for _ in range(repeats))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    with spent() as found:
-        work()
-    return found.seconds
-
-
-def kernels(work: Callable[[], object]) -> str:
-    """Which of torch's attention functions `work` calls, and the GPU kernel that takes the longest."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if FULL:
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as profile:
-        work()
-        wait()
-    averages = profile.key_averages()
-    asked = "_scaled_dot_product"
-    functions = sorted({one.key.split(asked)[-1].strip("_") for one in averages if asked in one.key})
-    on_gpu = [one for one in averages if one.device_type == torch.autograd.DeviceType.CUDA]
-    longest = max(on_gpu, key=lambda one: one.self_device_time_total).key[:60] if on_gpu else ""
-    return " ".join(filter(None, [", ".join(functions) or "none", f"[{longest}]" if longest else ""]))
+    runs = []
+    for _ in range(3):
+        with spent() as took:
+            work()
+        runs.append(took)
+    return min(runs, key=lambda run: run.seconds)
 
 
 def relative(ours: torch.Tensor, reference: torch.Tensor) -> float:

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from oar.common.errors import EngineError
+from oar.config import TrainConfig, build
 from oar.config.evaluation import Sampling
 from oar.model.parameters import Gather, full_weights
 from oar.rollout.client.vllm import UNKNOWN_VERSION, Engine, EngineClient, ModelInfo
@@ -18,27 +19,29 @@ from oar.rollout.types import Rollout
 from oar.tasks.data.sources import ProblemSource
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
+from oar.tasks.words import build_tokenizer
+
+
+def task_of(cfg: TrainConfig) -> Task:
+    """The embedded task."""
+    return Task.named(build_tokenizer(), cfg.model.marker, cfg.template)
 
 
 class OwnSampling(Engine):
-    """Draws from `model`, or where it is None random words, whose logprobs nobody knows.
+    """Draws from `model`, or where it is None random words, whose logprobs nobody knows. It is its own weight sync.
 
     reasoning: least and largest number of drawn tokens. The last completion of a group is cut off before it answers; but
     where there are three groups or more, all of the first one's are right, so that it has no advantage.
     """
 
-    def __init__(
-        self, model: PreTrainedModel | None, task: Task, source: ProblemSource, seed: int, reasoning: tuple[int, int]
-    ) -> None:
-        self.model, self.task, self.source, self.seed, self.reasoning = model, task, source, seed, reasoning
-        self.version = UNKNOWN_VERSION
-        self._words = len(task.tokenizer)
-        self._special = sorted({*task.tokenizer.all_special_ids, *task.encode_marker(None)})
+    servers: tuple[EngineClient, ...] = ()
 
-    @property
-    def servers(self) -> tuple[EngineClient, ...]:
-        """None."""
-        return ()
+    def __init__(self, cfg: TrainConfig, reasoning: tuple[int, int], model: PreTrainedModel | None = None) -> None:
+        self.model, self.seed, self.reasoning, self.task = model, cfg.seed, reasoning, task_of(cfg)
+        self.source: ProblemSource = build("data.source", cfg.data.source, cfg.allow_targets)
+        self.version = UNKNOWN_VERSION
+        self._words = len(self.task.tokenizer)
+        self._special = sorted({*self.task.tokenizer.all_special_ids, *self.task.encode_marker(None)})
 
     def health(self) -> bool:
         """Always."""
@@ -52,8 +55,8 @@ class OwnSampling(Engine):
         """Of the weights it was given last."""
         return self.version
 
-    def take(self, model: PreTrainedModel, version: int, gather: Gather) -> None:
-        """Hold the weights of `model`."""
+    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
+        """Hold the weights of `model` under `version`."""
         if self.model is not None:
             weights = {name: weight.clone() for name, weight in gather(model, self.model.dtype)}
             missing, unexpected = self.model.load_state_dict(weights, strict=False)
@@ -61,6 +64,9 @@ class OwnSampling(Engine):
             if unexpected or set(missing) - tied:
                 raise EngineError(f"the weights must be those of the model, but {[*missing, *unexpected]} are not.")
         self.version = version
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
@@ -77,24 +83,16 @@ class OwnSampling(Engine):
     def _group(
         self, problem: Problem, prompt: tuple[int, ...], sampling: Sampling, rng: Random, all_right: bool
     ) -> list[Rollout]:
-        drawn = self._drawn(prompt, sampling, rng)
-        rollouts = []
+        drawn, tokenizer, rollouts = self._drawn(prompt, sampling, rng), self.task.tokenizer, []
         for number in range(sampling.n):
-            reasoning = drawn[number][: rng.randint(*self.reasoning)]
-            answer = problem.answer if all_right or number % 2 == 0 else f"{int(problem.answer) + 1}"
-            answers = all_right or number < sampling.n - 1
-            completion = [*reasoning, *self._ending(answer)] if answers else reasoning
+            completion, reason = drawn[number][: rng.randint(*self.reasoning)], "length"
+            if all_right or number < sampling.n - 1:
+                answer = problem.answer if all_right or number % 2 == 0 else f"{int(problem.answer) + 1}"
+                ending = tokenizer.encode(f"{self.task.marker} {answer}", add_special_tokens=False)
+                completion, reason = [*completion, *ending, int(tokenizer.eos_token_id)], "stop"
             logprobs = self._logprobs(prompt, completion, sampling.temperature)
-            reason = "stop" if answers else "length"
             rollouts.append(Rollout(prompt, tuple(completion), tuple(logprobs), self.version, reason))
         return rollouts
-
-    def _ending(self, answer: str) -> list[int]:
-        tokenizer = self.task.tokenizer
-        return [
-            *tokenizer.encode(f"{self.task.marker} {answer}", add_special_tokens=False),
-            int(tokenizer.eos_token_id),
-        ]
 
     @torch.no_grad()
     def _drawn(self, prompt: tuple[int, ...], sampling: Sampling, rng: Random) -> list[list[int]]:
@@ -124,51 +122,22 @@ class OwnSampling(Engine):
         return found
 
 
-class Remembering(Engine):
-    """Gives whoever asks the same again the same completions, so that two devices learn from one draw."""
+class Remembering(OwnSampling):
+    """Gives whoever asks the same again the same completions, so that two learners have one draw; takes no weights."""
 
-    def __init__(self, engine: OwnSampling) -> None:
-        self._engine = engine
-        self._drawn: dict[tuple[int, int, int], list[list[Rollout]]] = {}
+    def __init__(self, cfg: TrainConfig, reasoning: tuple[int, int], model: PreTrainedModel | None = None) -> None:
+        super().__init__(cfg, reasoning, model)
+        self._answers: dict[tuple[int, int, int], list[list[Rollout]]] = {}
 
-    @property
-    def servers(self) -> tuple[EngineClient, ...]:
-        """None."""
-        return ()
-
-    def health(self) -> bool:
-        """Always."""
-        return True
-
-    def model_info(self) -> ModelInfo:
-        """Of the engine."""
-        return self._engine.model_info()
-
-    def weight_version(self) -> int:
-        """Of the engine."""
-        return self._engine.weight_version()
+    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
+        """Leave the model as it is."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
     ) -> list[list[Rollout]]:
-        """As the engine's."""
+        """Drawn once for each seed, version and number."""
         key = (seed, expected_version, sampling.n)
-        if key not in self._drawn:
-            self._engine.version = expected_version
-            self._drawn[key] = self._engine.generate(prompts, sampling, seed=seed, expected_version=expected_version)
-        return self._drawn[key]
-
-
-class Handed:
-    """A weight sync that hands the weights to an engine of this process."""
-
-    def __init__(self, engine: OwnSampling | None = None) -> None:
-        self._engine = engine
-
-    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
-        """Make it hold `model`'s weights under `version`; without an engine nothing is copied."""
-        if self._engine is not None:
-            self._engine.take(model, version, gather)
-
-    def close(self) -> None:
-        """Nothing is open."""
+        if key not in self._answers:
+            self.version = expected_version
+            self._answers[key] = super().generate(prompts, sampling, seed=seed, expected_version=expected_version)
+        return self._answers[key]

@@ -1,6 +1,6 @@
 """What a part measures and what it is held against: a line of JSON each, written at once.
 
-So what was measured before a part hung or was killed is kept. No torch here: a part may want to end before it is loaded.
+So what was measured before a part hung or was killed is not lost. No torch here: a part may want to end before it is loaded.
 """
 
 import gc
@@ -8,9 +8,10 @@ import json
 import math
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,6 +29,12 @@ class Finding:
     unit: str = ""
     expected: str = ""
     holds: bool | None = None
+
+    @property
+    def measured(self) -> str:
+        """Value and unit."""
+        value = f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
+        return f"{value} {self.unit}".strip()
 
 
 class Findings:
@@ -54,9 +61,22 @@ class Findings:
         """Something that must be so."""
         self._write(Finding(name, "yes" if value else "no", "", expected, bool(value)))
 
-    def case(self, name: str) -> "Case":
-        """A piece of the part, which may fail without ending it."""
-        return Case(self, name)
+    @contextmanager
+    def case(self, name: str) -> Iterator[None]:
+        """A piece of the part: an error in the block is a finding that does not hold, and the part goes on."""
+        print(f"-- {name}", flush=True)
+        try:
+            yield
+        except NotRunError as reason:
+            self.note(name, f"not run: {reason}")
+        except Exception as error:  # noqa: BLE001  # whatever it is, the part goes on
+            traceback.print_exception(error, file=sys.stderr)
+            self._write(Finding(name, _one_line(error), "", "no error", False))
+            error.__traceback__ = None  # its frames hold the tensors that the next case needs the memory of
+        gc.collect()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
     def end(self, not_run: str | None = None) -> None:
         """The part came to its end; `not_run`: why it measured nothing."""
@@ -73,32 +93,8 @@ class Findings:
             file.write(json.dumps(row) + "\n")
 
 
-class Case:
-    """`with findings.case(name):` an error in the block is a finding that does not hold, and the part goes on."""
-
-    def __init__(self, findings: Findings, name: str) -> None:
-        self._findings, self._name = findings, name
-
-    def __enter__(self) -> None:
-        print(f"-- {self._name}", flush=True)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if isinstance(value, NotRunError):
-            self._findings.note(self._name, f"not run: {value}")
-        elif isinstance(value, Exception):
-            traceback.print_exception(value, file=sys.stderr)
-            self._findings._write(Finding(self._name, told(value), "", "no error", False))
-            value.__traceback__ = None  # its frames hold the tensors that the next case needs the memory of
-        elif value is not None:
-            return False
-        _give_memory_back()
-        return True
-
-
-def told(error: BaseException) -> str:
-    """An error in one line: its kind, its first line, and the line of this repository it came from."""
+def _one_line(error: BaseException) -> str:
+    """An error's kind, its first line, and the line of this repository it came from."""
     lines = str(error).splitlines() or [""]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(ROOT))]
     own = [frame for frame in frames if "site-packages" not in frame.filename]
@@ -107,7 +103,7 @@ def told(error: BaseException) -> str:
 
 
 def read(path: Path) -> tuple[list[Finding], dict[str, object] | None]:
-    """What a part has written, and its last word, None where it never came to it."""
+    """What a part has written, and its last line, None where the part never came to it."""
     findings, end = [], None
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
@@ -119,10 +115,3 @@ def read(path: Path) -> tuple[list[Finding], dict[str, object] | None]:
         else:
             findings.append(Finding(**row))
     return findings, end
-
-
-def _give_memory_back() -> None:
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()

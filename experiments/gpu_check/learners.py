@@ -1,58 +1,66 @@
-"""Real learners of this process: random model, embedded word problems, rollouts and sync of engine.py."""
+"""Real learners of this process: random models, embedded word problems, rollouts and sync of engine.py."""
 
-import copy
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from experiments.gpu_check.device import FULL, wait
-from experiments.gpu_check.engine import Handed, OwnSampling
-from experiments.gpu_check.models import cast
-from oar.config import TrainConfig, build
+from experiments.gpu_check.device import DEVICE, FULL, wait
+from experiments.gpu_check.engine import OwnSampling, task_of
+from oar.config import TrainConfig
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.sharding import shard
 from oar.learner.step import Learner
 from oar.model.lora import add_adapter
-from oar.rollout.client.vllm import Engine
-from oar.tasks.data.sources import ProblemSource
-from oar.tasks.task import Task
+from oar.plan import Architecture
 from oar.tasks.words import build_tokenizer
 
-ANY_LOGPROBS = {"max_logprob_diff": 1e9}  # for completions that the policy did not draw
-STAGES = {
-    "score": "scoring",
-    "look": "importance",
-    "update": "update",
-}  # the learner's methods, and what METHOD §8 calls them
+TINY = Architecture(2, 64, 4, 2, 96, vocabulary=len(build_tokenizer()), tied=False, context=1024)
+STAGES = {"score": "scoring", "update": "update"}  # the learner's methods; docs/METHOD.md's names
+IMPORTANCE = "importance"  # of what its method `credit` gives
 
 
-def task_of(cfg: TrainConfig) -> Task:
-    """The embedded task."""
-    return Task.named(build_tokenizer(), cfg.model.marker, cfg.template)
+def cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The model with its weights in `dtype`; rotary frequencies stay in float32, as in the engine and under FSDP2."""
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+    return model
 
 
-def source_of(cfg: TrainConfig) -> ProblemSource:
-    """The learner's own problems."""
-    found: ProblemSource = build("data.source", cfg.data.source, cfg.allow_targets)
-    return found
-
-
-def random_words(cfg: TrainConfig, reasoning: tuple[int, int]) -> OwnSampling:
-    """An engine whose completions are random words, of logprobs that nobody knows."""
-    return OwnSampling(None, task_of(cfg), source_of(cfg), cfg.seed, reasoning)
+def random_model(sizes: Architecture, *, spread: float = 0.02, device: torch.device = DEVICE) -> Qwen2ForCausalLM:
+    """A Qwen2 in float32, made where it will be used; `spread`: the standard deviation of its weights (Qwen2.5: 0.02)."""
+    tokenizer = build_tokenizer()
+    config = Qwen2Config(
+        vocab_size=sizes.vocabulary,
+        hidden_size=sizes.hidden,
+        intermediate_size=sizes.intermediate,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads,
+        max_position_embeddings=sizes.context,
+        initializer_range=spread,
+        tie_word_embeddings=sizes.tied,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(0)
+    with device:
+        model = Qwen2ForCausalLM(config)
+    # Away from the uniform distribution and from zero: else half of what is compared is 0 on every device.
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("_proj.bias"):
+                weight.normal_(0, spread)
+    return model.eval()
 
 
 def learner_on(
     cfg: TrainConfig,
     model: PreTrainedModel,
-    engine: Engine,
-    sync: Handed,
+    engine: OwnSampling,
     ranks: Ranks = ALONE,
     reference: PreTrainedModel | None = None,
 ) -> Learner:
@@ -61,64 +69,46 @@ def learner_on(
         add_adapter(model, cfg.model.lora, cfg.seed)
     if cfg.learner.compute_dtype != "float32":
         shard(model, getattr(torch, cfg.learner.compute_dtype))
-    return Learner(cfg, model, reference, task_of(cfg), engine, sync, ranks)
+    return Learner(cfg, model, reference, task_of(cfg), engine, engine, ranks)
 
 
-def learner_that_samples(
-    cfg: TrainConfig, model: PreTrainedModel, reasoning: tuple[int, int], ranks: Ranks = ALONE
-) -> Learner:
-    """A learner whose completions a copy of its own model draws; the copy has the weights of version 0."""
-    copied = cast(copy.deepcopy(model), getattr(torch, cfg.model.dtype))
-    reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
-    engine = OwnSampling(copied, task_of(cfg), source_of(cfg), cfg.seed, reasoning)
-    learner = learner_on(cfg, model, engine, Handed(engine), ranks, reference)
-    learner.publish()
-    return learner
-
-
-@dataclass(slots=True)
 class Stages:
-    """Seconds and peak bytes of the allocator in each stage of steps; of a stage within another they count for the inner one."""
+    """Seconds and peak bytes of the allocator by stage of `learner`'s steps from now on, the device in step at its ends.
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    peaks: dict[str, float] = field(default_factory=dict)
-    _open: list[str] = field(default_factory=list)
-    _since: float = 0.0
+    Of a stage within another they count for the inner one.
+    """
 
-    def watch(self, learner: Learner) -> None:
-        """Measure the learner's methods from now on, the device in step at both ends of each."""
-        anything: Any = learner
+    def __init__(self, learner: Learner) -> None:
+        self.seconds: dict[str, float] = dict.fromkeys([*STAGES.values(), IMPORTANCE], 0.0)
+        self.peaks: dict[str, float] = dict.fromkeys([*STAGES.values(), IMPORTANCE], 0.0)
+        self._open: list[str] = []
+        self._since = 0.0
         for method, stage in STAGES.items():
-            setattr(anything, method, self._timed(getattr(anything, method), stage))
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """One more of them."""
-        self._pass()
-        self._open.append(name)
-        try:
-            yield
-        finally:
-            self._pass()
-            self._open.pop()
+            setattr(learner, method, self._timed(getattr(learner, method), stage))
+        credit_of = learner.credit
+        learner.credit = lambda *given: self._timed(credit_of(*given), IMPORTANCE)
 
     def _timed(self, method: Any, stage: str) -> Any:
         @wraps(method)
         def timed(*given: Any, **named: Any) -> Any:
-            with self.stage(stage):
+            self._border()
+            self._open.append(stage)
+            try:
                 return method(*given, **named)
+            finally:
+                self._border()
+                self._open.pop()
 
         return timed
 
-    def _pass(self) -> None:
+    def _border(self) -> None:
         """What went by since the last border belongs to the innermost stage that is open."""
         wait()
-        now = time.perf_counter()
         if self._open:
             stage = self._open[-1]
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
+            self.seconds[stage] += time.perf_counter() - self._since
             if FULL:
-                self.peaks[stage] = max(self.peaks.get(stage, 0.0), float(torch.cuda.max_memory_allocated()))
+                self.peaks[stage] = max(self.peaks[stage], float(torch.cuda.max_memory_allocated()))
         if FULL:
             torch.cuda.reset_peak_memory_stats()
         self._since = time.perf_counter()

@@ -3,11 +3,11 @@
 tests/experiments/test_gpu_check.py holds it against what Hydra composes.
 """
 
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from experiments.gpu_check.findings import ROOT
 from oar.config import (
     BenchmarkConfig,
     CounterfactualConfig,
@@ -28,13 +28,9 @@ from oar.config import (
 from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+CONF = ROOT / "conf"
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
-
-
-def micro_batch(rows: int, row_tokens: int) -> dict[str, int]:
-    """The learner's key for micro-batches of `rows` completions of at most `row_tokens` tokens, prompt included."""
-    return {"micro_batch_tokens": rows * row_tokens}
+ADAPTER = LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"])
 
 
 def read(group: str, choice: str) -> dict[str, Any]:
@@ -61,12 +57,10 @@ def train_config(
     **method_keys: Any,
 ) -> TrainConfig:
     """A training run on the embedded word problems, as conf/ has it; the mappings change single keys."""
-    sizes = read("profile", profile)
+    sizes, words = read("profile", profile), read("data", "words")
     chosen = _over(read("method", method), {"estimator": estimator or {}, **method_keys})
     rolls = {**read("rollout", "vllm"), **sizes.get("rollout", {}), **(rollout or {})}
     policy = {**read("model", "embedded"), **sizes.get("model", {}), "path": "made in this process", "teach": None}
-    seen = {**read("evaluation", "embedded"), "max_new_tokens": rolls["max_new_tokens"]}
-    words = read("data", "words")
     return TrainConfig(
         seed=1,
         output_dir="",
@@ -84,8 +78,29 @@ def train_config(
         sync=SyncConfig(**{**read("sync", "checkpoint"), **sizes.get("sync", {}), **(sync or {})}),
         tracking=TrackingConfig(**{**read("tracking", "disabled"), "group": profile}),
         learner=LearnerConfig(**{**sizes["learner"], **(learner or {})}),
-        evaluation=EvaluationConfig(**seen),
+        evaluation=EvaluationConfig(**{**read("evaluation", "embedded"), "max_new_tokens": rolls["max_new_tokens"]}),
     )
+
+
+def step_config(
+    batch: tuple[int, int],
+    micro_batch: tuple[int, int],
+    *,
+    dtype: str = "float32",
+    learner: dict[str, Any] | None = None,
+    **settings: Any,
+) -> TrainConfig:
+    """A run whose steps have `batch` = (prompts, completions of each), cut by `micro_batch` = (rows, tokens of a row).
+
+    No bound on the sampler's logprobs: completions may come from elsewhere than the policy.
+    """
+    sizes = {
+        "batch_size": batch[0] * batch[1],
+        "num_generations": batch[1],
+        "micro_batch_tokens": micro_batch[0] * micro_batch[1],
+        "compute_dtype": dtype,
+    }
+    return train_config(learner={**sizes, **(learner or {})}, sync={"max_logprob_diff": 1e9}, **settings)
 
 
 def architecture(name: str) -> Architecture:
@@ -99,9 +114,9 @@ def assumptions(profile: str, **changes: Any) -> Assumptions:
     return Assumptions(**{**read("assume", profile), **changes})
 
 
-def estimator_of(method: str) -> ImportanceEstimator:
-    """The estimator of a method as conf/ has it."""
-    found: ImportanceEstimator = build("method.estimator", _filled(read("method", method)["estimator"], "pad"))
+def estimator_of(cfg: TrainConfig) -> ImportanceEstimator:
+    """The estimator of the run's method."""
+    found: ImportanceEstimator = build("method.estimator", cfg.method.estimator)
     return found
 
 

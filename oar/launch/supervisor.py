@@ -31,13 +31,13 @@ from oar.tasks.data.sources import DatasetSource, load_benchmarks, refuse_contam
 from oar.tasks.template import load_template
 
 POLL_S = 0.2
-LOOKS = 5  # polls between two looks at the engine's health
+HEALTH_EVERY = 5  # polls between two questions for the engine's health
 NOTICE_S = 2.0
 KILLED = 128  # plus the signal's number: the exit code of a process that was killed
 
 
-def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
-    """Run one training in `folder`; returns the exit code. Its servers are those of `kept`, else its own and end with it.
+def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> int:
+    """Run one training in `folder`; returns the exit code. Its servers are those of `reused`, else its own and end with it.
 
     Everything that can be refused is refused before the first process starts. Raises ConfigError for that, EngineError when the
     engine cannot start or dies (and is not to be restarted), OarError when the learner is killed.
@@ -73,7 +73,7 @@ def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
             running.callback(clear, between)  # the learner does so after each push; this is for one that was killed
         engine = None
         if servers:
-            engine = running.enter_context(VllmFleet(servers)) if kept is None else kept.fitting(servers)
+            engine = running.enter_context(VllmFleet(servers)) if reused is None else reused.fitting(servers)
         command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
         command += ["--engine-urls", *(engine.urls if engine else cfg.rollout.urls), "--sync-folder", str(sync_folder)]
         command += ["--allow-targets", *cfg.allow_targets]
@@ -81,13 +81,13 @@ def train(cfg: TrainConfig, folder: Path, kept: KeptFleet | None = None) -> int:
         lost.unlink(missing_ok=True)
         environment = {TOKEN_VARIABLE: engine.token} if engine else {}
         learner = running.enter_context(ChildProcess(command, env=environment))
-        looks = 0
+        polls = 0
         while (code := learner.poll()) is None and (engine is None or cfg.rollout.restart or engine.poll() is None):
             if engine is not None and lost.exists():
                 engine.restart()
                 lost.unlink()
-            looks += 1
-            if engine is not None and looks % LOOKS == 0 and engine.is_sick() and engine.is_sick():
+            polls += 1
+            if engine is not None and polls % HEALTH_EVERY == 0 and engine.is_sick() and engine.is_sick():
                 engine.stop()  # which ends the learner's wait for an answer that would not come
             time.sleep(POLL_S)
         if code is None:

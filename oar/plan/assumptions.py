@@ -1,6 +1,8 @@
 """What a plan has to assume because no configuration of a run says it. The values stand in conf/assume, each with its reason."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from oar.config.checks import require
 
@@ -28,31 +30,19 @@ class Assumptions:
     training_problems: int | None
 
     def __post_init__(self) -> None:
-        for key in ("devices", "engines", "prompt_tokens", "marker_tokens", "answer_tokens"):
-            require(getattr(self, key) >= 1, f"assume.{key}", "1 or more", getattr(self, key))
-        for key in ("memory_gib", "generated_tokens_per_s", "sync_gb_per_s"):
-            require(getattr(self, key) > 0, f"assume.{key}", "above 0", getattr(self, key))
+        shortest = self.marker_tokens + self.answer_tokens + 2
+        limits: list[tuple[str, str, Callable[[Any], bool]]] = [
+            ("devices engines prompt_tokens marker_tokens answer_tokens", "1 or more", lambda it: it >= 1),
+            ("memory_gib generated_tokens_per_s sync_gb_per_s", "above 0", lambda it: it > 0),
+            ("utilisation contributing_share", "above 0 and at most 1", lambda it: 0 < it <= 1),
+            ("overhead_gib", "0 or more", lambda it: it >= 0),
+            ("price_per_device_hour training_problems", "null or above 0", lambda it: it is None or it > 0),
+            ("completion_tokens", f"{shortest} or more (reasoning, marker, answer, EOS)", lambda it: it >= shortest),
+            ("longest_prompt", f"assume.prompt_tokens ({self.prompt_tokens}) or more", self.prompt_tokens.__le__),
+            ("engines", f"at most assume.devices ({self.devices})", self.devices.__ge__),
+        ]
+        for keys, expected, holds in limits:
+            for key in keys.split():
+                require(holds(getattr(self, key)), f"assume.{key}", expected, getattr(self, key))
         for dtype, peak in self.peak_tflops.items():
             require(peak > 0, f"assume.peak_tflops.{dtype}", "above 0", peak)
-        for key in ("utilisation", "contributing_share"):
-            require(0 < getattr(self, key) <= 1, f"assume.{key}", "above 0 and at most 1", getattr(self, key))
-        require(self.overhead_gib >= 0, "assume.overhead_gib", "0 or more", self.overhead_gib)
-        for key in ("price_per_device_hour", "training_problems"):
-            value = getattr(self, key)
-            require(value is None or value > 0, f"assume.{key}", "null or above 0", value)
-        fewest = self.marker_tokens + self.answer_tokens + 2
-        require(
-            self.completion_tokens >= fewest,
-            "assume.completion_tokens",
-            f"{fewest} or more (reasoning, marker, answer, EOS)",
-            self.completion_tokens,
-        )
-        require(
-            self.longest_prompt >= self.prompt_tokens,
-            "assume.longest_prompt",
-            f"assume.prompt_tokens ({self.prompt_tokens}) or more",
-            self.longest_prompt,
-        )
-        require(
-            self.engines <= self.devices, "assume.engines", f"at most assume.devices ({self.devices})", self.engines
-        )

@@ -1,4 +1,4 @@
-"""What a credit signal computes on top of the update, counted in forwards (oar/importance holds the code that does it)."""
+"""What a credit signal computes on top of the update, counted in forwards (oar/method/importance holds the code that does it)."""
 
 from dataclasses import dataclass
 
@@ -59,6 +59,10 @@ class Work:
         """Floating-point operations."""
         return model.flops(self.tokens, self.pairs, self.read)
 
+    def blocks(self, again: bool) -> "Work":
+        """What checkpointing runs `again` on the way back: all but the logits."""
+        return Work(self.tokens, self.pairs) if again else Work()
+
 
 def forward(tokens: int, read: int) -> Work:
     """A causal forward over `tokens` positions: each meets itself and those before it."""
@@ -88,30 +92,30 @@ def importance_work(
         case ShuffledImportance(of=of) | InvertedImportance(of=of):
             return importance_work(of, lengths, checkpointing=checkpointing, half_precision=half_precision)
         case GradientNormImportance():
-            # One backward through the forward that is there; with checkpointing its blocks are run again on the way.
-            clean = forward(lengths.shown, lengths.answer)
-            again = Work(clean.tokens, clean.pairs) if checkpointing else Work()
-            return to_inputs(clean) + again
+            return _gradient_norm(lengths, checkpointing)
         case GradientImportance(noise_draws=draws):
             # Run again from the first reasoning token on, over the clean keys, and back to the embeddings; in half precision
             # beside the clean one, once more, whose attention is in the backward as well.
             tokens = lengths.reasoning + lengths.tail
             noisy = Work(tokens, tokens * lengths.shown, lengths.answer)
             run = noisy * 2 if half_precision else noisy
-            back = to_inputs(noisy) + (Work(pairs=2 * noisy.pairs) if half_precision else Work())
-            again = Work(run.tokens, run.pairs) if checkpointing else Work()
-            return (run + back + again) * draws
+            back = to_inputs(noisy) + Work(pairs=2 * noisy.pairs * half_precision)
+            return (run + back + run.blocks(checkpointing)) * draws
         case PerturbationImportance(budget=None):
             return _counterfactuals(estimator, lengths, lengths.reasoning)
         case PerturbationImportance(budget=int(budget)):
-            norms = importance_work(
-                GradientNormImportance(), lengths, checkpointing=checkpointing, half_precision=half_precision
-            )
-            return norms + _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
+            chosen = _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
+            return _gradient_norm(lengths, checkpointing) + chosen
     raise ConfigError(
         f"A plan needs to know what a method computes, but {type(estimator).__name__} is new to it: say so in "
         "oar/plan/importance.py."
     )
+
+
+def _gradient_norm(lengths: Lengths, checkpointing: bool) -> Work:
+    """One backward through the forward that is there; with checkpointing its blocks are run again on the way."""
+    clean = forward(lengths.shown, lengths.answer)
+    return to_inputs(clean) + clean.blocks(checkpointing)
 
 
 def recomputed(estimator: PerturbationImportance, lengths: Lengths) -> float:
@@ -127,12 +131,11 @@ def recomputed(estimator: PerturbationImportance, lengths: Lengths) -> float:
 
 
 def _counterfactuals(estimator: PerturbationImportance, lengths: Lengths, count: int) -> Work:
-    """Of `count` of the reasoning tokens, wherever they stand, and of finding their routes."""
+    """Of `count` of the reasoning tokens, wherever they stand, and of finding their routes.
+
+    Attention rollout has the scores of the clean forward, and once more those of every reasoning token's key; of each pair
+    it computes the score and no value.
+    """
     tokens = count * recomputed(estimator, lengths)
-    work = Work(tokens, tokens * lengths.shown, count * lengths.answer)
-    if not estimator.routes:
-        return work
-    # Attention rollout has the scores of the clean forward, and once more those of every reasoning token's key; of each pair
-    # it computes the score and no value.
-    scores = lengths.shown * (lengths.shown + 1) / 2 + lengths.reasoning * lengths.shown
-    return work + Work(pairs=scores / 2)
+    scores = lengths.shown * (lengths.shown + 1) / 2 + lengths.reasoning * lengths.shown if estimator.routes else 0
+    return Work(tokens, tokens * lengths.shown + scores / 2, count * lengths.answer)

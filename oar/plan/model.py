@@ -1,21 +1,20 @@
-"""What a Qwen2 model of given sizes holds and computes: parameters, bytes a token, floating-point operations."""
+"""What a Qwen2 model of given sizes holds and computes: parameters, bytes per token, floating-point operations."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from oar.common.errors import ConfigError
 
-# Names in a config.json, and what they are here.
-_KEYS = {
-    "num_hidden_layers": "layers",
-    "hidden_size": "hidden",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "intermediate_size": "intermediate",
-    "vocab_size": "vocabulary",
-    "tie_word_embeddings": "tied",
-    "max_position_embeddings": "context",
+_CONFIG_KEYS = {  # names here, and in a config.json
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "intermediate": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "tied": "tie_word_embeddings",
+    "context": "max_position_embeddings",
 }
 
 
@@ -37,7 +36,7 @@ class Architecture:
     context: int
 
     def __post_init__(self) -> None:
-        sizes = (self.layers, self.hidden, self.heads, self.kv_heads, self.intermediate, self.vocabulary, self.context)
+        sizes = [size for size in astuple(self) if not isinstance(size, bool)]
         if min(sizes) < 1 or self.hidden % self.heads or self.heads % self.kv_heads:
             raise ConfigError(
                 "A model's sizes must be 1 or more, its width a multiple of its heads and these of its key-value heads, but "
@@ -51,31 +50,20 @@ class Architecture:
             raise ConfigError(
                 f"A plan needs a model of type qwen2, but {where} describes {config.get('model_type')!r}: change model.path."
             )
-        tied = {"tie_word_embeddings": False}  # transformers' default, left out of some folders
-        missing = [key for key in _KEYS if key not in {**tied, **config}]
-        if missing:
+        sizes = {"tie_word_embeddings": False, **config}  # transformers' default, left out of some folders
+        if missing := [key for key in _CONFIG_KEYS.values() if key not in sizes]:
             raise ConfigError(f"{where} must give {', '.join(missing)}, but does not: it is no config.json of a model.")
-        return cls(**{ours: {**tied, **config}[theirs] for theirs, ours in _KEYS.items()})
-
-    @property
-    def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.hidden // self.heads
+        return cls(**{ours: sizes[theirs] for ours, theirs in _CONFIG_KEYS.items()})
 
     @property
     def kv_width(self) -> int:
         """Width of the keys of a token in one layer, and of its values."""
-        return self.kv_heads * self.head_size
+        return self.kv_heads * self.hidden // self.heads
 
     @property
     def layer_matrices(self) -> int:
         """Parameters of a block that are multiplied with each token: q and o, k and v, gate, up and down."""
         return 2 * self.hidden**2 + 2 * self.hidden * self.kv_width + 3 * self.hidden * self.intermediate
-
-    @property
-    def layer_parameters(self) -> int:
-        """Parameters of a block: its matrices, the biases of q, k and v, two norms."""
-        return self.layer_matrices + self.hidden + 2 * self.kv_width + 2 * self.hidden
 
     @property
     def embedding_parameters(self) -> int:
@@ -84,37 +72,37 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """All of them; the last norm is the one that is in no block."""
-        return self.layers * self.layer_parameters + self.embedding_parameters + self.hidden
+        """All of them: matrices, biases of q, k and v, two norms a block and one behind the last, embeddings."""
+        layer = self.layer_matrices + self.hidden + 2 * self.kv_width + 2 * self.hidden
+        return self.layers * layer + self.embedding_parameters + self.hidden
 
     def kv_bytes(self, size: int) -> int:
-        """Bytes that one token has in a key-value cache of `size` bytes a number: keys and values of every layer."""
+        """Bytes of one token in a key-value cache of `size` bytes a number: keys and values of every layer."""
         return 2 * self.layers * self.kv_width * size
 
-    def flops(self, tokens: float, pairs: float, read: float) -> float:
+    def flops(self, tokens: float, pairs: float, logits: float) -> float:
         """Floating-point operations of a forward over `tokens` positions, two to a multiplication and addition.
 
-        `pairs` of a query and a key that meet (a product for the score, one for the value, in every layer), and `read`
+        `pairs` of a query and a key that meet (a product for the score, one for the value, in every layer), and `logits`
         positions whose logits are computed. Source: Kaplan et al. 2020 (2001.08361), section 2.1; norms, biases and softmax
         are left out, as there.
         """
         matrices = 2 * self.layers * self.layer_matrices * tokens
         attention = 4 * self.layers * self.hidden * pairs
-        return matrices + attention + 2 * self.hidden * self.vocabulary * read
+        return matrices + attention + 2 * self.hidden * self.vocabulary * logits
 
     def layer_activation_bytes(self, size: int) -> int:
-        """Bytes that autograd keeps of one token in one block, where numbers have `size` bytes.
+        """Bytes that autograd saves of one token in one block, where numbers have `size` bytes.
 
-        Kept by Qwen2DecoderLayer as transformers 5 runs it with fused attention: the two norms their input in float32, its
+        Saved by Qwen2DecoderLayer as transformers 5 runs it with fused attention: the two norms their input in float32, its
         normalised form and their output, one float32 for its scale; attention q, k, v, its output and one float32 a head;
-        the feed-forward gate, its activation, up and their product. tests/plan/test_plan.py counts what is really kept. Left out:
-        where several completions are packed into a forward, attention's output is kept once more (2 or 3 %).
+        the feed-forward gate, its activation, up and their product. tests/plan/test_plan.py counts what is really saved.
+        Left out: where several completions are packed into a forward, attention's output is saved once more (2 or 3 %).
         """
         norms = 2 * (4 + 2 * size) * self.hidden + 2 * 4
         attention = (2 * self.hidden + 2 * self.kv_width) * size + 4 * self.heads
         return norms + attention + 4 * self.intermediate * size
 
     def recorded_bytes(self, size: int) -> int:
-        """Bytes of one token's queries, keys and values in one block: `oar.method.forward.logprobs.run_forward` keeps
-        them for credit."""
+        """Bytes of one token's queries, keys and values in one block, which `run_forward` records for credit."""
         return (self.hidden + 2 * self.kv_width) * size

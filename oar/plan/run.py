@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig
+from oar.config.checks import require
 from oar.method.importance import ImportanceEstimator
 from oar.plan.assumptions import Assumptions
 from oar.plan.importance import Lengths, Work, forward, importance_work
@@ -18,10 +19,7 @@ GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How a run is cut up.
-
-    micro_batches: of one rank in one update, where every completion has an advantage and mean length.
-    """
+    """How a run is cut up. micro_batches: of one rank in one update, every completion with an advantage and of mean length."""
 
     prompts: int
     generations: int
@@ -32,15 +30,6 @@ class Batches:
     updates: int
     completions_of_run: int
     epochs: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Of one step: of its prompts, counted once for each completion, of its completions, and what these may have at most."""
-
-    prompts: int
-    completions: int
-    completions_at_most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +52,21 @@ class MethodTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluations:
-    """Points of the learning curve and the final evaluation: samples, their tokens at mean length and at most, hours."""
-
-    points: int
-    samples_of_point: int
-    samples_at_end: int
-    tokens: int
-    tokens_at_most: int
-    hours: float
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """Bytes: of the weights that one sync brings to the engines, of the run's syncs, of the last checkpoints and the best."""
-
-    sync: int
-    syncs: int
-    checkpoints: int
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """All of it; `methods` by name, `method` is the run's own."""
+    """All of it; `methods` by name, `method` is the run's own.
+
+    tokens: of one step. evaluations: points of the learning curve and the final one, samples, tokens at mean length and at
+    most, hours. storage: bytes of the weights in one sync and in the run's syncs, of the last checkpoints and the best.
+    """
 
     parameters: int
     method: str
     batches: Batches
-    tokens: Tokens
+    tokens: dict[str, int]
     memory: Memory
     methods: dict[str, MethodTime]
-    evaluations: Evaluations
-    storage: Storage
+    evaluations: dict[str, float]
+    storage: dict[str, int]
 
 
 def plan_run(
@@ -109,78 +81,69 @@ def plan_run(
     `problems`: how many each published benchmark has. Raises ConfigError in one sentence for what cannot fit.
     """
     batches = _batches(cfg, assume)
-    check_devices(cfg, assume)
-    check_lengths(cfg, model, assume)
+    _check_settings(cfg, model, assume)
     memory = memory_of(cfg, model, assume, estimators[cfg.method.name])
-    check_memory(cfg, assume, memory)
+    _check_memory(cfg, assume, memory)
     evaluations = _evaluations(cfg, assume, problems)
-    sync = sync_bytes(cfg, model)
+    sync = NUMBER_BYTES[cfg.model.dtype] * model.parameters
+    lengths = {
+        "prompts": assume.prompt_tokens,
+        "completions": assume.completion_tokens,
+        "completions_at_most": cfg.rollout.max_new_tokens,
+    }
     return Plan(
         parameters=model.parameters,
         method=cfg.method.name,
         batches=batches,
-        tokens=Tokens(
-            batches.completions * assume.prompt_tokens,
-            batches.completions * assume.completion_tokens,
-            batches.completions * cfg.rollout.max_new_tokens,
-        ),
+        tokens={name: batches.completions * length for name, length in lengths.items()},
         memory=memory,
         methods={
-            name: _time(cfg, model, assume, estimator, batches, evaluations) for name, estimator in estimators.items()
+            name: _time(cfg, model, assume, estimator, evaluations["hours"]) for name, estimator in estimators.items()
         },
         evaluations=evaluations,
         # Weights travel before the first step as well; a checkpoint has them and AdamW's moments as they are trained.
-        storage=Storage(
-            sync, (batches.steps + 1) * sync, (cfg.learner.keep_checkpoints + 1) * 3 * FLOAT32 * model.parameters
-        ),
+        storage={
+            "sync": sync,
+            "syncs": (batches.steps + 1) * sync,
+            "checkpoints": (cfg.learner.keep_checkpoints + 1) * 3 * FLOAT32 * model.parameters,
+        },
     )
 
 
-def sync_bytes(cfg: TrainConfig, model: Architecture) -> int:
-    """Bytes of the weights that one sync brings to the engines, in their dtype (`oar.rollout.sync.checkpoint.make_sync`)."""
-    return NUMBER_BYTES[cfg.model.dtype] * model.parameters
-
-
-def check_devices(cfg: TrainConfig, assume: Assumptions) -> None:
-    """Raises ConfigError where the learner has more ranks than devices, or computes in what the plan knows no peak for."""
-    if cfg.learner.ranks > assume.devices:
-        raise ConfigError(
-            f"learner.ranks must be at most assume.devices ({assume.devices}), but is {cfg.learner.ranks}."
-        )
-    if cfg.learner.compute_dtype not in assume.peak_tflops:
-        raise ConfigError(
-            f"assume.peak_tflops must name {cfg.learner.compute_dtype} (learner.compute_dtype), but names "
-            f"{', '.join(assume.peak_tflops)}."
-        )
-
-
-def check_lengths(cfg: TrainConfig, model: Architecture, assume: Assumptions) -> None:
-    """Raises ConfigError where prompt and completion do not fit the engine's limit, or this the model's context."""
-    limit = cfg.rollout.max_model_len
+def _check_settings(cfg: TrainConfig, model: Architecture, assume: Assumptions) -> None:
+    """Refuse too many ranks, a dtype of unknown speed, and lengths beyond the engine's limit or the model's context."""
+    ranks, dtype, limit, new = (
+        cfg.learner.ranks,
+        cfg.learner.compute_dtype,
+        cfg.rollout.max_model_len,
+        cfg.rollout.max_new_tokens,
+    )
+    require(ranks <= assume.devices, "learner.ranks", f"at most assume.devices ({assume.devices})", ranks)
+    if dtype not in assume.peak_tflops:
+        known = ", ".join(assume.peak_tflops)
+        raise ConfigError(f"assume.peak_tflops must name {dtype} (learner.compute_dtype), but names {known}.")
     if limit > model.context:
         raise ConfigError(
             f"rollout.max_model_len must be at most the model's context of {model.context:,} tokens, but is {limit:,}."
         )
-    if assume.completion_tokens > cfg.rollout.max_new_tokens:
+    if assume.completion_tokens > new:
         raise ConfigError(
-            f"assume.completion_tokens, a mean, must be at most rollout.max_new_tokens ({cfg.rollout.max_new_tokens:,}), but is "
+            f"assume.completion_tokens, a mean, must be at most rollout.max_new_tokens ({new:,}), but is "
             f"{assume.completion_tokens:,}."
         )
     evaluated = {name: cfg.evaluation.sampled(name).max_new_tokens for name in cfg.benchmark.sets}
     longest = max(evaluated, key=lambda name: evaluated[name])
-    for key, new in (
-        ("rollout.max_new_tokens", cfg.rollout.max_new_tokens),
-        (f"evaluation's max_new_tokens for {longest}", evaluated[longest]),
-    ):
-        if assume.longest_prompt + new > limit:
+    completions = {"rollout.max_new_tokens": new, f"evaluation's max_new_tokens for {longest}": evaluated[longest]}
+    for key, tokens in completions.items():
+        if assume.longest_prompt + tokens > limit:
             raise ConfigError(
                 f"Prompt and completion must fit rollout.max_model_len ({limit:,}), but assume.longest_prompt "
-                f"({assume.longest_prompt:,}) and {key} ({new:,}) make {assume.longest_prompt + new:,}."
+                f"({assume.longest_prompt:,}) and {key} ({tokens:,}) make {assume.longest_prompt + tokens:,}."
             )
 
 
-def check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
-    """Raises ConfigError where a device has less than it needs, or an engine's cache cannot hold one sequence."""
+def _check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
+    """Refuse a device that has less than it needs, and an engine's cache that cannot hold one sequence."""
     if not memory.kv_sequences_full:
         needed = memory.kv_token * cfg.rollout.max_model_len / GIB
         raise ConfigError(
@@ -189,13 +152,13 @@ def check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
         )
     if memory.device <= assume.memory_gib * GIB:
         return
-    rows = [
-        (held, f"{name.replace('_', ' ')} of the {process}")
-        for process, part in (("learner", memory.learner), ("engine", memory.engine))
-        if memory.shared or sum(part.values()) == memory.device
-        for name, held in part.items()
+    parts = [
+        (size, f"{name.replace('_', ' ')} of the {process}")
+        for process, sizes in (("learner", memory.learner), ("engine", memory.engine))
+        if memory.shared or sum(sizes.values()) == memory.device
+        for name, size in sizes.items()
     ]
-    largest = ", ".join(f"{name} {held / GIB:.1f}" for held, name in sorted(rows, reverse=True)[:3])
+    largest = ", ".join(f"{name} {size / GIB:.1f}" for size, name in sorted(parts, reverse=True)[:3])
     raise ConfigError(
         f"A device must hold {memory.device / GIB:.1f} GiB, but has {assume.memory_gib:g} (assume.memory_gib); the largest "
         f"parts: {largest}. Lower learner.micro_batch_tokens or rollout.kv_cache_gib, or take more ranks or a smaller model."
@@ -205,9 +168,8 @@ def check_memory(cfg: TrainConfig, assume: Assumptions, memory: Memory) -> None:
 def _batches(cfg: TrainConfig, assume: Assumptions) -> Batches:
     learner = cfg.learner
     prompts = learner.batch_size // learner.num_generations
-    rows = learner.batch_size // learner.updates_per_rollout
     together = max(1, learner.micro_batch_tokens // (assume.prompt_tokens + assume.completion_tokens))
-    micro_batches = -(-rows // together)
+    micro_batches = -(-(learner.batch_size // learner.updates_per_rollout) // together)
     return Batches(
         prompts=prompts,
         generations=learner.num_generations,
@@ -221,25 +183,17 @@ def _batches(cfg: TrainConfig, assume: Assumptions) -> Batches:
     )
 
 
-def lengths_of(assume: Assumptions) -> Lengths:
-    """A completion of mean length: what is not marker, answer or EOS is reasoning."""
-    reasoning = assume.completion_tokens - assume.marker_tokens - assume.answer_tokens - 1
-    return Lengths(assume.prompt_tokens, reasoning, assume.marker_tokens, assume.answer_tokens)
-
-
 def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
     """Forwards and backwards of one step by the learner, importance apart (`oar.learner.step`); a backward is two forwards.
 
     On the policy (one update per rollout) a completion with an advantage has one forward that scores, credits and learns,
     and one without it a forward that only scores. Otherwise all are scored first. A KL term gives every completion a
     gradient and a forward of the reference. The backward computes the logits once more
-    (oar/method/forward/projection.py), and with
-    checkpointing the blocks. Source of the factor: Kaplan et al. 2020, section 2.1.
+    (oar/method/forward/projection.py), and with checkpointing the blocks. Source of the factor: Kaplan et al. 2020,
+    section 2.1.
     """
     completion = forward(assume.prompt_tokens + assume.completion_tokens, assume.completion_tokens)
-    logits = Work(read=completion.read)
-    blocks = Work(completion.tokens, completion.pairs) if cfg.learner.activation_checkpointing else Work()
-    learning = completion * 3 + logits + blocks
+    learning = completion * 3 + Work(read=completion.read) + completion.blocks(cfg.learner.activation_checkpointing)
     kl = cfg.learner.kl_coef > 0
     share = 1.0 if kl else assume.contributing_share
     scored = 1.0 - share if cfg.learner.updates_per_rollout == 1 else 1.0
@@ -251,25 +205,26 @@ def _time(
     model: Architecture,
     assume: Assumptions,
     estimator: ImportanceEstimator,
-    batches: Batches,
-    evaluations: Evaluations,
+    evaluation_hours: float,
 ) -> MethodTime:
-    credited = cfg.learner.batch_size * assume.contributing_share
+    # Of a completion of mean length, what is not marker, answer or EOS is reasoning.
+    reasoning = assume.completion_tokens - assume.marker_tokens - assume.answer_tokens - 1
     signal = importance_work(
         estimator,
-        lengths_of(assume),
+        Lengths(assume.prompt_tokens, reasoning, assume.marker_tokens, assume.answer_tokens),
         checkpointing=cfg.learner.activation_checkpointing,
         half_precision=cfg.learner.compute_dtype == "bfloat16",
     )
+    completions = cfg.learner.batch_size
     per_second = cfg.learner.ranks * assume.peak_tflops[cfg.learner.compute_dtype] * TERA * assume.utilisation
     stages = {
-        "generation": batches.completions * assume.completion_tokens / (assume.engines * assume.generated_tokens_per_s),
-        "importance": credited * signal.flops(model) / per_second,
+        "generation": completions * assume.completion_tokens / (assume.engines * assume.generated_tokens_per_s),
+        "importance": completions * assume.contributing_share * signal.flops(model) / per_second,
         "update": update_work(cfg, assume).flops(model) / per_second,
-        "sync": sync_bytes(cfg, model) / (assume.sync_gb_per_s * GIGA),
+        "sync": NUMBER_BYTES[cfg.model.dtype] * model.parameters / (assume.sync_gb_per_s * GIGA),
     }
     step = sum(stages.values())
-    hours = batches.steps * step / HOUR + evaluations.hours
+    hours = cfg.learner.steps * step / HOUR + evaluation_hours
     device_hours = hours * assume.devices
     price = assume.price_per_device_hour
     return MethodTime(
@@ -283,7 +238,7 @@ def _time(
     )
 
 
-def _evaluations(cfg: TrainConfig, assume: Assumptions, problems: Mapping[str, int]) -> Evaluations:
+def _evaluations(cfg: TrainConfig, assume: Assumptions, problems: Mapping[str, int]) -> dict[str, float]:
     """As `oar.learner.run` evaluates: a curve before step 1 and every `curve_every` steps, then k samples and a greedy one."""
     evaluation = cfg.evaluation
     points = 1 + cfg.learner.steps // evaluation.curve_every
@@ -304,5 +259,11 @@ def _evaluations(cfg: TrainConfig, assume: Assumptions, problems: Mapping[str, i
         samples = points * curve + end
         tokens += samples * min(assume.completion_tokens, sampling.max_new_tokens)
         at_most += samples * sampling.max_new_tokens
-    seconds = tokens / (assume.engines * assume.generated_tokens_per_s)
-    return Evaluations(points, of_point, at_end, tokens, at_most, seconds / HOUR)
+    return {
+        "points": points,
+        "samples_of_point": of_point,
+        "samples_at_end": at_end,
+        "tokens": tokens,
+        "tokens_at_most": at_most,
+        "hours": tokens / (assume.engines * assume.generated_tokens_per_s) / HOUR,
+    }

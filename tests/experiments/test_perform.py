@@ -58,7 +58,7 @@ def test_a_run_that_keeps_its_promises(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flaw", "found"),
     [
-        ("silent", "did not tell what happened"),
+        ("silent", "did not say what happened"),
         ("crashes", "exit code 1 instead of 2"),
         ("invents", "metrics that an undisturbed run does not have"),
         ("orphan", "1 processes were left"),

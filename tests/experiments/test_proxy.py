@@ -1,11 +1,11 @@
-"""The proxy passes on what it is not told to damage, and what it damages is what the client must refuse."""
+"""The proxy passes on what it is not to damage, and what it damages is what the client must refuse."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from experiments.fault_drills.proxy import DAMAGE, DamagingProxy
+from experiments.fault_drills.proxy import DAMAGE, DamagingProxy, damaging_proxy
 from oar.common.errors import EngineError
 from oar.config.evaluation import Sampling
 from oar.rollout.client.vllm import EngineClient
@@ -17,7 +17,7 @@ SAMPLING = Sampling(n=4, temperature=1.0, max_new_tokens=4)
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[DamagingProxy]:
     process, url = start_fake_engine(tmp_path / "fake.log")
-    with process, DamagingProxy(url) as proxy:
+    with process, damaging_proxy(url) as proxy:
         yield proxy
 
 
@@ -35,7 +35,7 @@ def test_answers_are_damaged_from_the_moment_it_is_armed(proxy: DamagingProxy, f
     client.set_weight_version(3)
     assert len(client.generate([[5, 6], [7]], SAMPLING, seed=1, expected_version=3)) == 2
     assert proxy.struck_at is None
-    proxy.arm(fault)
+    proxy.fault = fault
     with pytest.raises(EngineError, match=said):
         client.generate([[5, 6], [7]], SAMPLING, seed=1, expected_version=3)
     assert proxy.struck_at is not None

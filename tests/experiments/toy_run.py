@@ -22,8 +22,8 @@ def main() -> None:
     checkpoints.mkdir(parents=True, exist_ok=True)
     start = max((int(path.name[5:]) for path in checkpoints.glob("step_*")), default=0) if resumed else 0
     start = 0 if flaw == "forgets" else start
-    kept = metrics.read_text().splitlines(keepends=True)[: start + 1] if resumed else ['{"step": 0}\n']
-    metrics.write_text("".join(kept))
+    lines = metrics.read_text().splitlines(keepends=True)[: start + 1] if resumed else ['{"step": 0}\n']
+    metrics.write_text("".join(lines))
     for step in range(start + 1, STEPS + 1):
         time.sleep(0.02)
         value = -1 if flaw == "differs" and resumed else step

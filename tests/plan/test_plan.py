@@ -114,10 +114,10 @@ def test_key_value_cache_of_the_paper_profile_by_hand():
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
 @pytest.mark.parametrize("intermediate", [64, 160])
-def test_activations_are_what_autograd_keeps(dtype, size, intermediate):
-    """Of one block: two models of one block more and less, and every storage kept by the learner's own forward, once."""
+def test_activations_are_what_autograd_saves(dtype, size, intermediate):
+    """Of one block: two models of one block more and less, and every storage saved by the learner's own forward, once."""
 
-    def kept(layers):
+    def saved(layers):
         model, _ = small(num_hidden_layers=layers, intermediate_size=intermediate)
         model = model.to(dtype)
         weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -131,12 +131,12 @@ def test_activations_are_what_autograd_keeps(dtype, size, intermediate):
 
         embeddings = model.get_input_embeddings()(torch.zeros(96, dtype=torch.long))
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            kept.forward = run_forward(model, embeddings, Packing.of([96], embeddings.device))
+            saved.forward = run_forward(model, embeddings, Packing.of([96], embeddings.device))
         return sum(storage.nbytes() for storage in storages.values())
 
     sizes = small(intermediate_size=intermediate)[1]
-    assert (kept(3) - kept(2)) / 96 == sizes.layer_activation_bytes(size)
-    layer = kept.forward.layers[0]
+    assert (saved(3) - saved(2)) / 96 == sizes.layer_activation_bytes(size)
+    layer = saved.forward.layers[0]
     assert sizes.recorded_bytes(size) == (layer.query.nbytes + layer.key.nbytes + layer.value.nbytes) / 96
 
 
@@ -288,19 +288,20 @@ def test_batches_and_storage_of_the_paper_profile_by_hand():
     assert (cut.prompts, cut.completions, cut.updates, cut.completions_of_run) == (128, 1024, 20, 10_240)
     assert cut.micro_batches == 26  # 512 completions an update, five of 810 tokens at a time, on four ranks
     assert cut.epochs == 1280 / 5584
-    assert plan.tokens.completions == 716_800
-    assert plan.tokens.completions_at_most == 3_072_000
-    assert plan.storage.sync == 2 * 7_615_616_512  # in model.dtype, bfloat16
-    assert plan.storage.syncs == 11 * plan.storage.sync
-    assert plan.storage.checkpoints == 3 * 3 * 4 * 7_615_616_512  # the last two and the best, float32
+    assert plan.tokens["completions"] == 716_800
+    assert plan.tokens["completions_at_most"] == 3_072_000
+    assert plan.storage["sync"] == 2 * 7_615_616_512  # in model.dtype, bfloat16
+    assert plan.storage["syncs"] == 11 * plan.storage["sync"]
+    assert plan.storage["checkpoints"] == 3 * 3 * 4 * 7_615_616_512  # the last two and the best, float32
     assert (
-        planned("profile=paper", "model.dtype=float32", "rollout.kv_cache_gib=32").storage.sync == 2 * plan.storage.sync
+        planned("profile=paper", "model.dtype=float32", "rollout.kv_cache_gib=32").storage["sync"]
+        == 2 * plan.storage["sync"]
     )
     # Two points (before step 1 and step 10) of 30 problems a set; k is 4, 4, 32, 32, 32, and a greedy one each.
     seen = plan.evaluations
-    assert (seen.points, seen.samples_of_point) == (2, 150)
-    assert seen.samples_at_end == 5 * (1319 + 500) + 33 * (30 + 30 + 40)
-    assert seen.tokens == 700 * (300 + seen.samples_at_end)
+    assert (seen["points"], seen["samples_of_point"]) == (2, 150)
+    assert seen["samples_at_end"] == 5 * (1319 + 500) + 33 * (30 + 30 + 40)
+    assert seen["tokens"] == 700 * (300 + seen["samples_at_end"])
 
 
 def test_memory_by_hand():
@@ -397,7 +398,7 @@ def test_hours_by_hand():
     rough = 8 * (7.6156e9 - 0.545e9) * 1024 * 810 / (4 * 989e12 * 0.5)
     assert time.update == pytest.approx(rough, rel=0.1)
     assert time.step == time.generation + time.update + time.sync
-    assert time.hours == pytest.approx((100 * time.step) / 3600 + plan.evaluations.hours)
+    assert time.hours == pytest.approx((100 * time.step) / 3600 + plan.evaluations["hours"])
     assert time.device_hours == 8 * time.hours
     assert time.price == 2 * time.device_hours
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from experiments.gpu_check.device import DEVICE, FULL, GIB, milliseconds, sized, spent
-from experiments.gpu_check.engine import Handed, Remembering
+from experiments.gpu_check.device import DEVICE, FULL, GIB, best_of_three, sized, spent
+from experiments.gpu_check.engine import Remembering
 from experiments.gpu_check.findings import Findings
-from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, random_words
-from experiments.gpu_check.models import TINY, random_model
-from experiments.gpu_check.settings import architecture, micro_batch, train_config
+from experiments.gpu_check.learners import TINY, learner_on, random_model
+from experiments.gpu_check.settings import architecture, step_config
 from oar.learner.distributed import joined
 from oar.model.parameters import full_weights
 
@@ -39,20 +38,19 @@ def _fill(findings: Findings) -> None:
     for deterministic in (False, True):
         torch.use_deterministic_algorithms(deterministic, warn_only=True)
         name = f"torch.empty of {GATHERED / GIB:.3g} GiB{', deterministic' if deterministic else ''}"
-        findings.at_most(name, milliseconds(empty, repeats=3), sized(1000.0, 60000.0), "ms")
+        findings.at_most(name, 1000 * best_of_three(empty).seconds, sized(1000.0, 60000.0), "ms")
     torch.use_deterministic_algorithms(False)
 
 
 def _twice(findings: Findings) -> None:
     """As a run has it (oar/learner/run.py), in bfloat16 on one rank."""
     torch.use_deterministic_algorithms(True, warn_only=FULL)
-    sizes = {"batch_size": 8, "num_generations": 4, **micro_batch(4, 128), "compute_dtype": "bfloat16"}
-    cfg = train_config(method="oar_g", learner=sizes, sync=ANY_LOGPROBS)
-    start, engine, ends = random_model(TINY, spread=0.1), Remembering(random_words(cfg, sized((20, 60), (4, 8)))), []
+    cfg = step_config((2, 4), (4, 128), dtype="bfloat16", method="oar_g")
+    start, engine, ends = random_model(TINY, spread=0.1), Remembering(cfg, sized((20, 60), (4, 8))), []
     with warnings.catch_warnings(record=True) as caught, joined(cfg.learner) as ranks:
         warnings.simplefilter("always")
         for _ in range(2):
-            learner = learner_on(cfg, copy.deepcopy(start), engine, Handed(), ranks)
+            learner = learner_on(cfg, copy.deepcopy(start), engine, ranks)
             learner.training_step()
             learner.training_step()
             ends.append({name: weight.clone() for name, weight in full_weights(learner.model)})

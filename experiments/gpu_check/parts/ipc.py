@@ -41,10 +41,8 @@ def run(findings: Findings) -> None:
             request = {"chunk": chunk, "handle": handle_to_json(arguments)}
             reader.stdin.write(json.dumps(request) + "\n")
             reader.stdin.flush()
-            line = reader.stdout.readline()
-            findings.true(
-                f"chunk {chunk}: every byte arrived", line.strip() == "equal", f"equal, came {line.strip()!r}"
-            )
+            answer = reader.stdout.readline().strip()
+            findings.true(f"chunk {chunk}: every byte arrived", answer == "equal", f"equal, came {answer!r}")
         reader.stdin.close()
         findings.at_most("the reader's exit code", abs(reader.wait(60)), 0)
     finally:

@@ -1,6 +1,6 @@
 """torch's kernels: recomputed attention and the head's scores against plain arithmetic in higher precision."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from experiments.gpu_check.device import DEVICE, FULL, GIB, kernels, milliseconds, relative, sized, spent
+from experiments.gpu_check.device import DEVICE, FULL, GIB, best_of_three, relative, sized, wait
 from experiments.gpu_check.findings import Findings
 from oar.method.forward.logprobs import Forward
 from oar.method.forward.packing import Attended, Packing
@@ -80,14 +80,26 @@ def _attention(findings: Findings, job: Job, dtype: torch.dtype, name: str) -> N
         del expected
     del reference, exact, ours
     work = learn if job.backward else attend
-    findings.note(f"{name}: milliseconds", milliseconds(work, repeats=3), "ms")
-    with spent() as took:
-        work()
+    took = best_of_three(work)
+    findings.note(f"{name}: milliseconds", 1000 * took.seconds, "ms")
     findings.note(f"{name}: memory", took.above / GIB, "GiB", "a few times the keys, not the scores")
-    kernel = kernels(work)
+    kernel = _kernels(work)
     findings.note(f"{name}: kernel", kernel)
     if FULL:
         findings.true(f"{name}: a fused kernel", "math" not in kernel.split("[")[0], "not torch's math fallback")
+
+
+def _kernels(work: Callable[[], object]) -> str:
+    """Which of torch's attention functions `work` calls, and the GPU kernel that takes the longest."""
+    with torch.profiler.profile() as profile:  # of whatever device there is
+        work()
+        wait()
+    averages = profile.key_averages()
+    asked = "_scaled_dot_product"
+    functions = sorted({one.key.split(asked)[-1].strip("_") for one in averages if asked in one.key})
+    on_gpu = [one for one in averages if one.device_type == torch.autograd.DeviceType.CUDA]
+    longest = max(on_gpu, key=lambda one: one.self_device_time_total).key[:60] if on_gpu else ""
+    return " ".join(filter(None, [", ".join(functions) or "none", f"[{longest}]" if longest else ""]))
 
 
 def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[Tensor, Tensor, Tensor]]:
@@ -164,9 +176,8 @@ def _head(findings: Findings, dtype: torch.dtype) -> None:
         findings.at_most(f"{name}: error of the gradient to the {which}", relative(own, other), 10 * _head_bound(dtype))
     del logprobs, gradients, expected, expected_gradients
     for what, work in (("token_scores", ours), ("cross_entropy", plain)):
-        findings.note(f"{name}: milliseconds of {what}", milliseconds(work, repeats=3), "ms")
-        with spent() as took:
-            work()
+        took = best_of_three(work)
+        findings.note(f"{name}: milliseconds of {what}", 1000 * took.seconds, "ms")
         findings.note(f"{name}: memory of {what}", took.above / GIB, "GiB")
 
 

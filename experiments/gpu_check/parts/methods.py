@@ -9,19 +9,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.gpu_check.device import DEVICE, relative, sized
-from experiments.gpu_check.engine import Handed, OwnSampling, Remembering
+from experiments.gpu_check.engine import Remembering
 from experiments.gpu_check.findings import Findings
-from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, source_of, task_of
-from experiments.gpu_check.models import TINY, random_model
-from experiments.gpu_check.settings import METHODS, micro_batch, train_config
-from oar.config import LoraConfig, TrainConfig
-from oar.learner.step import Learner
+from experiments.gpu_check.learners import TINY, learner_on, random_model
+from experiments.gpu_check.settings import ADAPTER, METHODS, step_config
+from oar.config import TrainConfig
 from oar.method.gating import make_gate
 from oar.model.parameters import whole
 
 CPU = torch.device("cpu")
 REASONING = sized((6, 24), (4, 8))  # tokens
-GROUPS, GENERATIONS = sized((4, 8), (2, 4))
+BATCH = sized((4, 8), (2, 4))
 # Importance, and weights made of one and the same importance, in shares of the largest; the loss in nats.
 BOUND = 1e-4
 # Where most importance is close to the least, the gate's threshold is a small number that scores are divided by: float32's
@@ -32,7 +30,6 @@ BOUNDS = {"weights": 1e-2, "gradient": 1e-3}
 STRONG_NOISE = {"noise_std": 0.1}
 OF_WEAK_NOISE = {"importance": 1e-2, "weights": 0.1, "gradient": 1e-2}
 SPREAD = 0.2  # of the weights: far from uniform, as the unit tests' model is
-ADAPTER = LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"])
 LR = {"lr": 1e-6, "warmup_steps": 0}  # so small that a second update starts from the same weights on both devices
 
 
@@ -79,8 +76,7 @@ def variants() -> list[Variant]:
 def run(findings: Findings) -> None:
     """One step on either side of each variant, from the same weights and completions."""
     start = random_model(TINY, spread=SPREAD, device=CPU)
-    cfg = config({})
-    engine = Remembering(OwnSampling(copy.deepcopy(start), task_of(cfg), source_of(cfg), cfg.seed, REASONING))
+    engine = Remembering(config({}), REASONING, copy.deepcopy(start))
     for variant in variants():
         with findings.case(variant.name):
             settings = config(variant.settings)
@@ -99,17 +95,14 @@ def run(findings: Findings) -> None:
 
 def config(settings: dict[str, Any]) -> TrainConfig:
     """The embedded profile, smaller."""
-    sizes = {"batch_size": GROUPS * GENERATIONS, "num_generations": GENERATIONS, **micro_batch(6, 128)}
-    learner = {**sizes, **LR, **settings.get("learner", {})}
-    return train_config(**{"sync": ANY_LOGPROBS, **settings, "learner": learner})
+    return step_config(BATCH, (6, 128), **{**settings, "learner": {**LR, **settings.get("learner", {})}})
 
 
 def step_on(device: torch.device, start: PreTrainedModel, engine: Remembering, cfg: TrainConfig) -> dict[str, Tensor]:
     """What a training step computes there, on the CPU: importance, weights, logprobs, loss, and the last update's gradient."""
     model = copy.deepcopy(start).to(device)  # type: ignore[arg-type]
     reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
-    learner: Learner = learner_on(cfg, model, engine, Handed(), reference=reference)
-    report = learner.training_step()
+    report = learner_on(cfg, model, engine, reference=reference).training_step()
     gradient = [whole(weight.grad).flatten() for weight in model.parameters() if weight.grad is not None]
     found = {
         "importance": report.credited.token_importance,

@@ -3,14 +3,12 @@
 import copy
 
 import torch
-from torch import Tensor
 
 from experiments.gpu_check.device import DEVICE, FULL, sized
-from experiments.gpu_check.engine import Handed, OwnSampling, Remembering
+from experiments.gpu_check.engine import Remembering
 from experiments.gpu_check.findings import Findings
-from experiments.gpu_check.learners import ANY_LOGPROBS, learner_on, random_words
-from experiments.gpu_check.models import TINY, cast, random_model
-from experiments.gpu_check.settings import architecture, micro_batch, train_config
+from experiments.gpu_check.learners import TINY, cast, learner_on, random_model
+from experiments.gpu_check.settings import architecture, step_config
 from oar.config import TrainConfig
 from oar.learner.distributed import ALONE, Ranks, joined
 from oar.method.batch import CompletionBatch, collate
@@ -56,12 +54,13 @@ def _ranks(findings: Findings, method: str, spread: float, ranks: Ranks) -> None
         for weight in start.parameters():
             weight.copy_(weight.bfloat16())  # so that only the arithmetic differs
     cfg = _config(method, "float32")
-    engine = Remembering(random_words(cfg, REASONING))
-    exact, mask = _importance(cfg, start, engine, ALONE)
-    rounded, _ = _importance(_config(method, "bfloat16"), start, engine, ranks)
+    engine, found = Remembering(cfg, REASONING), []
+    for settings, group in ((cfg, ALONE), (_config(method, "bfloat16"), ranks)):
+        found.append(learner_on(settings, copy.deepcopy(start), engine, group).training_step())
+    exact, rounded = (report.credited.token_importance for report in found)
     agreement = [
         spearman(own[chosen].double().cpu().numpy(), other[chosen].double().cpu().numpy())
-        for own, other, chosen in zip(rounded, exact, mask, strict=True)
+        for own, other, chosen in zip(rounded, exact, found[0].graded.batch.reasoning_mask, strict=True)
         if bool(other[chosen].any())
     ]
     mean, name = sum(agreement) / len(agreement), f"{method}, embeddings of {spread}: rank agreement with float32"
@@ -69,22 +68,7 @@ def _ranks(findings: Findings, method: str, spread: float, ranks: Ranks) -> None
 
 
 def _config(method: str, dtype: str) -> TrainConfig:
-    learner = {
-        "batch_size": sized(16, 8),
-        "num_generations": sized(8, 4),
-        **micro_batch(4, 512),
-        "compute_dtype": dtype,
-    }
-    return train_config(method=method, learner=learner, sync=ANY_LOGPROBS)
-
-
-def _importance(
-    cfg: TrainConfig, start: torch.nn.Module, engine: Remembering | OwnSampling, ranks: Ranks
-) -> tuple[Tensor, Tensor]:
-    """What a learner's step says of each token, and which tokens it reasons with."""
-    model = copy.deepcopy(start)
-    report = learner_on(cfg, model, engine, Handed(), ranks).training_step()  # type: ignore[arg-type]
-    return report.credited.token_importance, report.graded.batch.reasoning_mask
+    return step_config((2, sized(8, 4)), (4, 512), dtype=dtype, method=method)
 
 
 @torch.no_grad()

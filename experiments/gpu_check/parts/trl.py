@@ -28,7 +28,7 @@ def run(findings: Findings) -> None:
 def _train(findings: Findings, name: str, method: str, bf16: bool, folder: str) -> None:
     from datasets import Dataset
 
-    from experiments.gpu_check.models import TINY, random_model
+    from experiments.gpu_check.learners import TINY, random_model
     from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
     from oar.tasks.data.sources import WordsSource
     from oar.tasks.words import build_tokenizer

@@ -18,18 +18,7 @@ import oar.tasks
 from experiments.gpu_check.device import FULL, sized
 from experiments.gpu_check.findings import ROOT, Findings, NotRunError
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "peft",
-    "accelerate",
-    "safetensors",
-    "tokenizers",
-    "numpy",
-    "triton",
-    "trl",
-    "vllm",
-)
+PACKAGES = "torch transformers peft accelerate safetensors tokenizers numpy triton trl vllm".split()
 ROOMS = (oar.method.importance, oar.learner, oar.rollout, oar.tasks)
 # Modules of what is not needed here: the engine's side (vLLM), the command line (OmegaConf), the verifier's algebra.
 ELSEWHERE = {

@@ -1,4 +1,4 @@
-"""A training run, looked at from outside while it goes on: its lines, its files, its processes."""
+"""A training run, observed from outside while it goes on: its lines, its files, its processes."""
 
 import contextlib
 import os
@@ -20,11 +20,10 @@ from oar.rollout.sync.checkpoint import transfer_folders
 
 MARK = "OAR_DRILL"
 POLL_S = 0.005  # a push of weights and a checkpoint take some 50 ms here
-LOOK_S = 0.1
 _RUNNING = re.compile(r"^vllm:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
 
 
-class WatchedRun:
+class ObservedRun:
     """A training run in `folder`, started at once by `command`; whatever waits does so for at most `timeout_s`.
 
     As a context manager it leaves none of the run's processes behind. Methods that wait raise OarError where the run ends
@@ -106,7 +105,7 @@ class WatchedRun:
     def wait_for_step(self, step: int) -> None:
         """Until `step` steps are done."""
         self.wait_until(lambda: self.steps_done() >= step, f"step {step} was done")
-        self.left()
+        self.alive()
 
     def wait_for_generation(self, url: str) -> None:
         """Until the engine at `url` is at work on requests."""
@@ -118,19 +117,19 @@ class WatchedRun:
         while (code := self._process.poll()) is None:
             if time.monotonic() > deadline:
                 raise OarError(f"The run did not end within {self._timeout_s:g} s: {self.tail()}")
-            self.left()  # notes the sessions of what it starts
-            time.sleep(LOOK_S)
+            self.alive()  # notes the sessions of what it starts
+            time.sleep(20 * POLL_S)
         self._reader.join(1.0)  # whoever is left may hold the other end open
         return code if code >= 0 else 128 - code
 
     def wait_until_alone(self, within_s: float) -> int:
         """Return when no process of the run is left, or after `within_s` seconds: how many are left then."""
         deadline = time.monotonic() + within_s
-        while (left := self.left()) and time.monotonic() < deadline:
+        while (left := self.alive()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return len(left)
 
-    def left(self) -> list[psutil.Process]:
+    def alive(self) -> list[psutil.Process]:
         """The run's processes that are alive: those with its mark in their environment, and all of their sessions.
 
         A process may have overwritten its environment (vLLM's core does), but not the session it is in.
@@ -151,13 +150,13 @@ class WatchedRun:
         """The end of what the run printed."""
         return " | ".join(line for _, line in self.lines[-lines:])
 
-    def __enter__(self) -> "WatchedRun":
+    def __enter__(self) -> "ObservedRun":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while left := self.left():
+        while left := self.alive():
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -172,8 +171,8 @@ def requests_running(url: str) -> float:
     token = engine_token(None)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     with contextlib.suppress(requests.RequestException):
-        told = requests.get(f"{url}/metrics", headers=headers, timeout=5).text
-        return sum(float(value) for value in _RUNNING.findall(told))
+        metrics = requests.get(f"{url}/metrics", headers=headers, timeout=5).text
+        return sum(float(value) for value in _RUNNING.findall(metrics))
     return 0.0
 
 
