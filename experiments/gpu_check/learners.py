@@ -86,7 +86,8 @@ class Stages:
         for method, stage in STAGES.items():
             setattr(learner, method, self._timed(getattr(learner, method), stage))
         credit_of = learner.credit
-        learner.credit = lambda *given: self._timed(credit_of(*given), IMPORTANCE)
+        credit: Any = lambda *given: self._timed(credit_of(*given), IMPORTANCE)  # noqa: E731
+        setattr(learner, Learner.credit.__name__, credit)
 
     def _timed(self, method: Any, stage: str) -> Any:
         @wraps(method)
