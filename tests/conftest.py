@@ -1,5 +1,9 @@
 """What several test files share: a tiny model, and a real engine that is started once per session."""
 
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: several workers, and what they start, share the cores
+
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +18,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from oar.common.processes import ChildProcess
 from oar.learner.checkpoint import save_checkpoint
 from oar.rollout.server.engine import EngineOptions, VllmEngine
+
+torch.set_num_threads(1)
 
 # A loaded machine is no failure, and no change fails by what chance finds on its day; --hypothesis-profile=search looks further.
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -69,6 +75,24 @@ def tiny_model(seed: int) -> Qwen2ForCausalLM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Qwen2ForCausalLM(config).eval()
+
+
+ENGINES = ("base_engine", "engine")  # fixtures: the longest groups of tests, so they begin
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one engine go to one worker, others by file; whole runs come before what takes seconds."""
+
+    def engine_of(item: pytest.Item) -> str | None:
+        return next((name for name in ENGINES if name in getattr(item, "fixturenames", ())), None)
+
+    def turn(item: pytest.Item) -> int:
+        name = engine_of(item)
+        return ENGINES.index(name) if name else 2 if item.get_closest_marker("system") else 3
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(engine_of(item) or item.nodeid.partition("::")[0]))
+    items.sort(key=turn)
 
 
 @pytest.fixture

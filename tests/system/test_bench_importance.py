@@ -8,7 +8,7 @@ import pytest
 
 from oar.rollout.server.engine import VllmEngine
 from tests.experiments.test_costs import KEYS
-from tests.system.conftest import run
+from tests.programs import run
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 

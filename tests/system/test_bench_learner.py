@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.experiments.test_bench_learner import SMALL
-from tests.system.conftest import run
+from tests.programs import run
 
 pytestmark = [pytest.mark.system]
 

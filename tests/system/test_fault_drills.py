@@ -8,7 +8,7 @@ import pytest
 
 from experiments.fault_drills.catalogue import SHORT
 from oar.rollout.server.engine import VllmEngine
-from tests.system.conftest import run
+from tests.programs import run
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 

@@ -10,7 +10,7 @@ import pytest
 
 from oar.analysis.reports.study_page import CLOSED, OPENED, UNWRITTEN
 from oar.rollout.server.engine import VllmEngine
-from tests.system.conftest import run, start, wait_for
+from tests.programs import run, start, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from experiments.stability.gathering import gather
-from tests.system.conftest import SMALL, run
+from tests.programs import run
+from tests.system.conftest import SMALL
 from tests.system.test_runs import processes_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
