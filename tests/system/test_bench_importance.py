@@ -10,7 +10,7 @@ from oar.rollout.server.engine import VllmEngine
 from tests.experiments.test_costs import KEYS
 from tests.programs import run
 
-pytestmark = [pytest.mark.engine, pytest.mark.system]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.system]
 
 
 def options(folder: Path, url: str) -> list[str]:

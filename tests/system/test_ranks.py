@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from oar.rollout.server.engine import VllmEngine
+from tests.conftest import PATIENCE_S
 from tests.programs import run, start, wait_for
 from tests.system.conftest import SMALL, learn
 from tests.system.test_runs import lines
@@ -37,12 +38,12 @@ def test_a_killed_rank_ends_the_run_and_it_goes_on_to_what_one_rank_learns(
     wait_for((together / "checkpoints" / "step_000002").exists, process)
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(ranks_of(together)[1].pid, signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 128 + signal.SIGKILL
     assert "over 2 ranks" in output
     assert output.count("reward") <= 4, "more than one rank tells"
     assert output.splitlines()[-1].startswith("error: Rank 1 of the learner was ended by SIGKILL")
-    assert not psutil.wait_procs(family, timeout=30)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
 
     code, output = run("train", *options, "resume=auto")
     assert code == 0, output
