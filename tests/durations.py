@@ -1,34 +1,47 @@
-"""What each test file costs, as a table: `python -m tests.durations [FILE ...]`.
+"""What each test file costs: `make test ARGS='-p tests.durations'` ends with a table of seconds.
 
-CPU seconds hardly depend on what else the machine does; they hold all processes that a file starts.
+CPU seconds are those of all processes that a test uses, so they hardly depend on what else the machine does.
 """
 
-import os
-import re
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Generator
 
-ROOT = Path(__file__).parents[1]
+import psutil
+import pytest
 
-
-def measure(file: str) -> tuple[float, float, str]:
-    """Wall and CPU seconds of one file in a pytest of its own, and pytest's summary."""
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", file], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
-        )
-        begin = os.times().elapsed
-        _, _, used = os.wait4(process.pid, 0)
-        output.seek(0)
-        *_, summary = re.findall(r"^\d+ \w+.*?(?= in )", output.read(), flags=re.MULTILINE) or ["no tests"]
-    return os.times().elapsed - begin, used.ru_utime + used.ru_stime, summary
+COUNTED = ("user", "system", "children_user", "children_system")
+before = 0.0  # CPU seconds up to the end of the last phase
 
 
-if __name__ == "__main__":
-    files = sys.argv[1:] or sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
-    print("| file | CPU s | wall s | result |\n|---|---|---|---|")
-    for file in files:
-        wall_s, cpu_s, summary = measure(file)
-        print(f"| {file} | {cpu_s:.0f} | {wall_s:.0f} | {summary} |", flush=True)
+def cpu_seconds() -> float:
+    """Of this process and everything it has started."""
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        try:
+            total += sum(getattr(process.cpu_times(), name) for name in COUNTED)
+        except psutil.NoSuchProcess:
+            continue  # its parent has its seconds
+    return total
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    global before
+    report = yield
+    now = cpu_seconds()
+    report.cpu_s, before = now - before, now
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport):
+            spent = files[report.nodeid.partition("::")[0]]
+            spent[0] += report.cpu_s
+            spent[1] += report.duration
+    lines = [f"| {file} | {cpu:.0f} | {wall:.0f} |" for file, (cpu, wall) in files.items()]
+    total = [sum(spent) for spent in zip(*files.values(), strict=True)] or [0.0, 0.0]
+    terminalreporter.write_line("| file | CPU s | wall s |\n|---|---:|---:|")
+    terminalreporter.write_line("\n".join(sorted(lines)))
+    terminalreporter.write_line(f"| all | {total[0]:.0f} | {total[1]:.0f} |")
