@@ -11,5 +11,7 @@ import pytest
 def test_lint() -> None:
     shell = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     command = ["make", "-o", "setup", "lint"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], env=shell, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[1], env=shell, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
