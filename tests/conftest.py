@@ -80,6 +80,7 @@ def tiny_model(seed: int) -> Qwen2ForCausalLM:
 ENGINES = ("base_engine", "engine")  # fixtures: the longest groups of tests, so they begin
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one engine go to one worker, others by file; whole runs come before what takes seconds."""
 

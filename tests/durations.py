@@ -24,6 +24,11 @@ def cpu_seconds() -> float:
     return total
 
 
+def pytest_collection_finish() -> None:
+    global before
+    before = cpu_seconds()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     global before
