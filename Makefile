@@ -197,7 +197,7 @@ format: setup ## Mend formatting and what ruff can mend
 	@$(BIN)/ruff format .
 
 # Two groups of tests at a time, in the order of tests/conftest.py; docs/TESTING.md. Lint is one of the tests.
-pytest = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m '$(1)' $(ARGS)
+pytest = $(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m '$(1)' $(ARGS)
 
 test: setup ## What must pass before a change: lint and all tests but the slow ones (ARGS goes to pytest)
 	@$(BIN)/python -m experiments.base_model

@@ -4,16 +4,19 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: several workers, and what they start, share the cores
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from xdist.scheduler import LoadFileScheduling
 
 from oar.common.processes import ChildProcess
 from oar.learner.checkpoint import save_checkpoint
@@ -37,6 +40,8 @@ SECRETS = {
     "HF_TOKEN": "hf_5ec4e7" * 4,
     "OAR_ENGINE_TOKEN": "the-token-of-another-engine",
 }
+# What stands in a file whose tests use an engine of a whole session.
+ENGINES = {"base engine": r"\b(base_engine|finished_run): ", "tiny engine": r"\bengine: VllmEngine"}
 FAKE_SERVERS = Path(__file__).parent / "rollout"
 
 
@@ -77,23 +82,28 @@ def tiny_model(seed: int) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(config).eval()
 
 
-ENGINES = ("base_engine", "engine")  # fixtures: the longest groups of tests, so they begin
+def group_of(nodeid: str) -> str:
+    """The engine that the test's file shares with others, else the file."""
+    file = nodeid.partition("::")[0]
+    source = (Path(__file__).parents[1] / file).read_text()
+    return next((engine for engine, used in ENGINES.items() if re.search(used, source)), file)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+class ByEngine(LoadFileScheduling):  # type: ignore[misc]
+    """A worker gets one group of tests at a time. xdist's own groups (`loadgroup`) do not work with this release of pytest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByEngine:
+    return ByEngine(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one engine go to one worker, others by file; whole runs come before what takes seconds."""
-
-    def engine_of(item: pytest.Item) -> str | None:
-        return next((name for name in ENGINES if name in getattr(item, "fixturenames", ())), None)
-
-    def turn(item: pytest.Item) -> int:
-        name = engine_of(item)
-        return ENGINES.index(name) if name else 2 if item.get_closest_marker("system") else 3
-
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(engine_of(item) or item.nodeid.partition("::")[0]))
-    items.sort(key=turn)
+    """The longest groups come first, so that no worker ends alone: those of an engine, then files with whole runs."""
+    order = {engine: place for place, engine in enumerate(ENGINES)}
+    items.sort(key=lambda item: order.get(group_of(item.nodeid), 2 if item.get_closest_marker("system") else 3))
 
 
 @pytest.fixture
