@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan check-signal train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast clean
+.PHONY: help setup doctor base-model plan check-signal train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
@@ -32,6 +32,7 @@ takes.gradient-signal := SEED OUT
 takes.dashboard :=
 takes.dashboard-local := OUT
 takes.report := OUT
+takes.findings :=
 takes.evaluate := SEED OUT
 takes.compare := SEED
 takes.inspect := OUT
@@ -47,6 +48,7 @@ takes.gpu-check := OUT
 takes.data-check := OUT
 takes.test :=
 takes.test-fast :=
+takes.test-all :=
 
 # What a variable is called in the configuration of a program, where it differs by target.
 key.METHOD := method
@@ -148,7 +150,10 @@ dashboard: setup ## The methods side by side at W&B: make dashboard ARGS='projec
 dashboard-local: setup ## The same as one HTML page, from local runs: make dashboard-local ARGS='runs=[results/embedded]'
 	@$(call program,dashboard to=page)
 
-report: setup ## Everything in results/ as one HTML page
+findings: setup ## Write results/README.md, every number from the committed tables
+	@$(call program,findings)
+
+report: setup ## Everything in results/ as one page of links
 	@$(call program,report)
 
 evaluate: setup ## Evaluate a model: make evaluate ARGS='model.path=...'
@@ -199,13 +204,19 @@ format: setup ## Mend formatting and what ruff can mend
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-# Two files at a time: most of a whole run is waiting for a process to start.
-test: lint ## Everything that must pass: lint, then every test (ARGS goes to pytest)
+# Two groups of tests at a time, in the order of tests/conftest.py; docs/TESTING.md. Lint is one of the tests.
+pytest = $(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m '$(1)' $(ARGS)
+
+test: setup ## What must pass before a change: lint and all tests but the slow ones (ARGS goes to pytest)
 	@$(BIN)/python -m experiments.base_model
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(call pytest,not slow)
 
 test-fast: setup ## The tests that start no vLLM server and no whole run
-	@$(BIN)/python -m pytest -m 'not engine and not system' $(ARGS)
+	@$(call pytest,not slow and not engine and not system)
+
+test-all: setup ## Lint and every test
+	@$(BIN)/python -m experiments.base_model
+	@$(call pytest,)
 
 clean: ## Remove .venv and caches; runs and models stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

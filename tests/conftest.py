@@ -1,19 +1,28 @@
 """What several test files share: a tiny model, and a real engine that is started once per session."""
 
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: several workers, and what they start, share the cores
+
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from xdist.scheduler import LoadFileScheduling
 
 from oar.common.processes import ChildProcess
 from oar.learner.checkpoint import save_checkpoint
 from oar.rollout.server.engine import EngineOptions, VllmEngine
+
+torch.set_num_threads(1)
 
 # A loaded machine is no failure, and no change fails by what chance finds on its day; --hypothesis-profile=search looks further.
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +40,8 @@ SECRETS = {
     "HF_TOKEN": "hf_5ec4e7" * 4,
     "OAR_ENGINE_TOKEN": "the-token-of-another-engine",
 }
+# What stands in a file whose tests use an engine of a whole session.
+ENGINES = {"base engine": r"\b(base_engine|finished_run): ", "tiny engine": r"\bengine: VllmEngine"}
 FAKE_SERVERS = Path(__file__).parent / "rollout"
 
 
@@ -69,6 +80,30 @@ def tiny_model(seed: int) -> Qwen2ForCausalLM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Qwen2ForCausalLM(config).eval()
+
+
+def group_of(nodeid: str) -> str:
+    """The engine that the test's file shares with others, else the file."""
+    file = nodeid.partition("::")[0]
+    source = (Path(__file__).parents[1] / file).read_text()
+    return next((engine for engine, used in ENGINES.items() if re.search(used, source)), file)
+
+
+class ByEngine(LoadFileScheduling):  # type: ignore[misc]
+    """A worker gets one group of tests at a time. xdist's own groups (`loadgroup`) do not work with this release of pytest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByEngine:
+    return ByEngine(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest groups come first, so that no worker ends alone: those of an engine, then files with whole runs."""
+    order = {engine: place for place, engine in enumerate(ENGINES)}
+    items.sort(key=lambda item: order.get(group_of(item.nodeid), 2 if item.get_closest_marker("system") else 3))
 
 
 @pytest.fixture

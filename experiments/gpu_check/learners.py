@@ -86,8 +86,7 @@ class Stages:
         for method, stage in STAGES.items():
             setattr(learner, method, self._timed(getattr(learner, method), stage))
         credit_of = learner.credit
-        credit: Any = lambda *given: self._timed(credit_of(*given), IMPORTANCE)  # noqa: E731
-        setattr(learner, Learner.credit.__name__, credit)
+        vars(learner)["credit"] = lambda *given: self._timed(credit_of(*given), IMPORTANCE)
 
     def _timed(self, method: Any, stage: str) -> Any:
         @wraps(method)

@@ -2,29 +2,14 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT, run
+
 PUBLIC = ROOT / "tests" / "data" / "public"
-
-
-def run(module: str, *overrides: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", f"experiments.{module}", *overrides],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert "Traceback" not in done.stdout, done.stdout
-    return done.returncode, done.stdout
 
 
 def test_clean_data(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_an_engine_that_cannot_start_is_the_thing_to_mend(monkeypatch: pytest.Mo
     assert "config.json" in check.mend
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_a_real_engine_starts_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "ENGINE_LOG", tmp_path / "vllm.log")

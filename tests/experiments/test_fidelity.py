@@ -1,8 +1,6 @@
 """The fidelity study: its measures by hand, its own signals against the project's, what they cost, and a whole run."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +40,7 @@ from oar.tasks.words.base_model import model_key
 from oar.tasks.words.teaching import TeachConfig, build_model
 from tests.config.test_config import CONF, composed
 from tests.models import MARKER, credit_inputs, random_batch, tiny_model
+from tests.programs import run
 
 ROOT = Path(__file__).parents[2]
 PROBES = [AnswerMeanProbe(), LastTokenProbe([MARKER]), AnswerJointProbe()]
@@ -295,11 +294,10 @@ def test_what_people_wrote_stays_when_the_report_is_written_again(tmp_path: Path
 def test_a_whole_run_keeps_what_is_finished(tmp_path: Path) -> None:
     """On the default base model, which `make test` has taught; a few conditions that need no other."""
     dropped = [f"~conditions.{name}" for name in ("long", "deep", "wide", "tied", "tied_untrained", "as_joint")]
-    command = [sys.executable, "-m", "experiments.fidelity", "problems=1", "repeats=1", *dropped]
-    command += [f"output_dir={tmp_path}", f"work_dir={tmp_path}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "trained: left out, its weights are null" in done.stdout
+    command = ["fidelity", "problems=1", "repeats=1", *dropped, f"output_dir={tmp_path}", f"work_dir={tmp_path}"]
+    code, output = run(*command)
+    assert code == 0, output
+    assert "trained: left out, its weights are null" in output
     table = pd.read_csv(tmp_path / "fidelity.csv")
     assert set(table["condition"]) == {"base", "lt_logits", "untrained"}
     values = table.set_index(["condition", "signal", "split", "metric"])["value"]
@@ -311,7 +309,7 @@ def test_a_whole_run_keeps_what_is_finished(tmp_path: Path) -> None:
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "conditions").iterdir()}
     assert len(kept) == 3
 
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stdout + again.stderr
+    code, output = run(*command)
+    assert code == 0, output
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "conditions").iterdir()} == kept
     assert pd.read_csv(tmp_path / "fidelity.csv").equals(table)

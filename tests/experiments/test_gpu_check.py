@@ -65,6 +65,7 @@ def run_check(folder: Path, *arguments: str, hide: bool) -> tuple[int, dict, dic
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), json.loads((out / page.JSON).read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.timeout(3600)
 @without_gpu
@@ -83,6 +84,7 @@ def test_the_whole_check_runs_small_with_little_installed(tmp_path: Path) -> Non
     assert not RESULTS.exists() or not (RESULTS / "logs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.timeout(3600)
 @without_gpu

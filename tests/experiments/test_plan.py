@@ -1,8 +1,6 @@
 """`python -m experiments.plan`: what a person reads, what a program reads, and what is refused."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from hydra import compose, initialize_config_dir
 from transformers import Qwen2Config
 
 from experiments import plan
+from tests.programs import run as run_program
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,13 +121,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, content, said, run
 
 
 def test_the_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.plan", "profile=paper", "learner.micro_batch_tokens=257536"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: A device must hold")
-    assert done.stderr.count("\n") == 1
+    code, output = run_program("plan", "profile=paper", "learner.micro_batch_tokens=257536")
+    assert code == 2
+    assert output.startswith("error: A device must hold")
+    assert output.count("\n") == 1

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -21,6 +19,7 @@ from oar.config import validated
 from oar.runs.folder import read_run
 from tests.config.test_config import CONF, composed
 from tests.experiments.made_runs import make_run
+from tests.programs import run as run_program
 
 EASY, HARD = [1.0, 1.0, 0.5, 0.5], [0.5, 0.25, 0.0, 0.0]  # avg@4 of four problems
 STUDIES = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml") if "arms:" in file.read_text())
@@ -211,9 +210,8 @@ def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_pat
         (made / "evaluation.json").write_text(json.dumps(record))
         job.folder.parent.mkdir(exist_ok=True)
         made.rename(job.folder)
-    command = [sys.executable, "-m", "experiments.study", "experiment=controls", *chosen]
-    done = subprocess.run(command, cwd=CONF.parent, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    code, output = run_program("study", "experiment=controls", *chosen)
+    assert code == 0, output
     text = (tmp_path / "page" / "controls.md").read_text()
     assert "4 runs of 50 steps, 2 training seeds" in text
     assert "| default | `oar_g` | +0.0 ± 0.0 |" in text

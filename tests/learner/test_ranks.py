@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,6 @@ from tests.learner.on_ranks import ADAPTED, BY_ONE, BY_TWO, LOSING, RUNS, SAVED,
 from tests.models import credit_inputs, random_batch, spread_embeddings
 
 Result = tuple[list[dict[str, float]], dict[str, Tensor]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +142,7 @@ def test_resumed_at_any_step_it_goes_on_to_the_same_bits(method: str, folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("number", "timeout_s"), [(signal.SIGKILL, 3600), pytest.param(signal.SIGSTOP, 20, marks=pytest.mark.system)]
+    ("number", "timeout_s"), [(signal.SIGKILL, 3600), pytest.param(signal.SIGSTOP, 20, marks=pytest.mark.slow)]
 )
 def test_a_lost_rank_ends_the_others(number: int, timeout_s: int) -> None:
     """Killed: noticed by itself. Stopped: after `learner.rank_timeout_s`, and torch takes half a minute to give it up."""

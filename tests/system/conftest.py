@@ -1,23 +1,25 @@
-"""Whole runs share the taught base model and one engine on it."""
+"""Whole runs share the taught base model, one engine on it, and one finished run."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
 from oar.config import TrainConfig, validated
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import engine_options
+from oar.learner.run import run_training
 from oar.rollout.access import TOKEN_VARIABLE
+from oar.rollout.client.vllm import EngineClient
 from oar.rollout.server.engine import VllmEngine
+from oar.rollout.sync.checkpoint import transfer_folder
 from tests.config.test_config import composed
+from tests.conftest import SECRETS
+from tests.programs import ROOT, as_typed, run
 
-ROOT = Path(__file__).parents[2]
 # Small enough for a step to take seconds; large enough that groups have an advantage.
 SMALL = (
     "learner.batch_size=32",
@@ -46,36 +48,30 @@ def base_engine(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         yield running
 
 
-def start(module: str, *overrides: str) -> "subprocess.Popen[str]":
-    """`python -m experiments.<module>` in a session of its own, output joined."""
-    return subprocess.Popen(
-        [sys.executable, "-m", f"experiments.{module}", *overrides],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        # A test session started in the background ignores SIGINT, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+class FinishedRun(NamedTuple):
+    """What others look at, and must not change."""
+
+    folder: Path
+    output: str
+    weight_version: int  # of the engine after it
 
 
-def run(module: str, *overrides: str, timeout_s: float = 900) -> tuple[int, str]:
-    """Run to the end: exit code and output. A run that hangs is interrupted, and fails the test."""
-    process = start(module, *overrides)
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        output, _ = process.communicate(timeout=200)
-        pytest.fail(f"hangs: {output[-2000:]}")
-    return process.returncode, output
+@pytest.fixture(scope="session")
+def finished_run(base_engine: VllmEngine, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """A run with OAR-G of five steps that has offline W&B, every checkpoint, samples, and secrets in its environment."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    options = ("method=oar_g", "learner.steps=5", "learner.checkpoint_every=1", "learner.keep_checkpoints=5")
+    options += ("learner.max_refills=1", "tracking.samples=12", f"rollout.url={base_engine.url}")
+    with mock.patch.dict(os.environ, {**SECRETS, TOKEN_VARIABLE: base_engine.token}):
+        code, output = run("train", *SMALL, *options, f"output_dir={folder}")
+    assert code == 0, output
+    return FinishedRun(folder, output, EngineClient(base_engine.url, 10, base_engine.token).weight_version())
 
 
-def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]", timeout_s: float = 600) -> None:
-    """Wait until `condition()`; fail where the process ends or time runs out before."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert process.poll() is None, process.communicate()[0][-2000:]
-        assert time.monotonic() < deadline, "what was waited for did not happen"
-        time.sleep(0.05)
+def learn(folder: Path, base_model: Path, url: str, *overrides: str) -> Path:
+    """The learner of a run in this process, without its supervisor and without W&B; returns the run's folder."""
+    cfg = validated(composed(*SMALL, "tracking=disabled", f"rollout.url={url}", *overrides), TrainConfig)
+    folder.mkdir()
+    with as_typed("train", *overrides):
+        run_training(cfg, folder, base_model, cfg.rollout.urls, transfer_folder(folder, None, 0))
+    return folder

@@ -1,21 +1,26 @@
-"""Bad input from the command line: one clear sentence, a non-zero exit code, nothing lost and nothing left running."""
+"""Bad input from the command line: one clear sentence, exit code 2, nothing lost and nothing left running."""
 
 import fcntl
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from oar.common.errors import OarError
 from oar.learner.checkpoint import save_checkpoint
 from oar.model.load import load_policy, load_tokenizer
 from oar.rollout.sync.checkpoint import transfer_folders
 from tests.conftest import start_fake_engine
-from tests.system.conftest import SMALL, run
+from tests.programs import ROOT, run
+from tests.system.conftest import SMALL, learn
 
 pytestmark = pytest.mark.system
 
 NO_ENGINE = "rollout.url=http://127.0.0.1:9"
+SHORT = ("data.source.tiers=[words1]", "rollout.max_new_tokens=8")  # what a fake engine can hold
 
 
 def error_line(output: str) -> str:
@@ -58,6 +63,13 @@ def test_port_in_use(base_model: Path, tmp_path: Path) -> None:
     assert "rollout.port" in error_line(output)
 
 
+def test_the_exit_code_of_the_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.train", "gating.tau=1.5", f"output_dir={tmp_path / 'run'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "gating.tau" in error_line(done.stderr)
+
+
 def test_engine_that_is_not_there(base_model: Path, tmp_path: Path) -> None:
     code, output = run("train", NO_ENGINE, f"output_dir={tmp_path / 'run'}", "tracking=disabled")
     assert code == 2
@@ -95,7 +107,7 @@ def test_checkpoint_of_other_settings(base_model: Path, tmp_path: Path) -> None:
     ("fault", "said"),
     [
         ("ok", "logprobs must agree"),  # it answers, but not with the learner's weights
-        ("old_release", "must be 0.32.*"),
+        ("old_release", r"must be 0\.32\.\*"),
         ("hang", "did not answer"),
         ("wrong_version", "99"),
         ("bad_json", "broken JSON"),
@@ -103,40 +115,32 @@ def test_checkpoint_of_other_settings(base_model: Path, tmp_path: Path) -> None:
         ("nan_logprobs", "not a finite number"),
     ],
 )
-def test_an_engine_that_misbehaves_ends_the_run(fault: str, said: str, base_model: Path, tmp_path: Path) -> None:
+def test_an_engine_that_misbehaves_ends_the_learner(fault: str, said: str, base_model: Path, tmp_path: Path) -> None:
     process, url = start_fake_engine(tmp_path / "engine.log", "--fault", fault)
-    with process:
-        code, output = run(
-            "train",
-            *SMALL,
-            "data.source.tiers=[words1]",
-            "rollout.max_new_tokens=8",
-            f"rollout.request_timeout_s={3 if fault == 'hang' else 30}",
-            f"rollout.url={url}",
-            f"output_dir={tmp_path / 'run'}",
-            "tracking=disabled",
-        )
-    assert code == 2
-    assert said in error_line(output)
+    patience = f"rollout.request_timeout_s={3 if fault == 'hang' else 30}"
+    with process, pytest.raises(OarError, match=said):
+        learn(tmp_path / "run", base_model, url, *SHORT, patience)
     assert not any(folder.exists() for folder in transfer_folders(tmp_path / "run"))
 
 
 def test_what_was_typed_as_allowed_reaches_the_learner(
     base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The learner is a process of its own: what its folder's config.yaml allows does not count there."""
+    """The learner is a process of its own: what its folder's config.yaml allows does not count there. It is the supervisor that
+    ends with what the learner says of an engine that is not what it seems."""
     (tmp_path / "of_mine.py").write_text("class Mine: ...\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.syspath_prepend(tmp_path)
     process, url = start_fake_engine(tmp_path / "engine.log")
-    own = ["method.estimator._target_=of_mine.Mine", "data.source.tiers=[words1]", "rollout.max_new_tokens=8"]
-    own += [f"rollout.url={url}", f"output_dir={tmp_path / 'run'}", "tracking=disabled"]
+    own = ["method.estimator._target_=of_mine.Mine", f"rollout.url={url}", f"output_dir={tmp_path / 'run'}"]
     with process:
-        code, output = run("train", *SMALL, *own)
+        code, output = run("train", *SMALL, *SHORT, *own, "tracking=disabled")
         assert code == 2
         assert "allow_targets" in error_line(output)
-        code, output = run("train", *SMALL, *own, "allow_targets=[of_mine]")
+        code, output = run("train", *SMALL, *SHORT, *own, "tracking=disabled", "allow_targets=[of_mine]")
     assert code == 2
     assert "logprobs must agree" in error_line(output)  # so the learner was made, and got as far as this engine lets it
+    assert not any(folder.exists() for folder in transfer_folders(tmp_path / "run"))
 
 
 def test_two_runs_do_not_share_a_folder(base_model: Path, tmp_path: Path) -> None:

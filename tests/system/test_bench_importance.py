@@ -8,9 +8,9 @@ import pytest
 
 from oar.rollout.server.engine import VllmEngine
 from tests.experiments.test_costs import KEYS
-from tests.system.conftest import run
+from tests.programs import run
 
-pytestmark = [pytest.mark.engine, pytest.mark.system]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.system]
 
 
 def options(folder: Path, url: str) -> list[str]:

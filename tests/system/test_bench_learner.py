@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from tests.experiments.test_bench_learner import SMALL
-from tests.system.conftest import run
+from tests.programs import run
 
-pytestmark = [pytest.mark.system]
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
 def test_both_sides_compute_the_same_and_a_second_call(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from oar.rollout.server.engine import VllmEngine
-from tests.system.conftest import run, start, wait_for
+from tests.programs import run, start, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 

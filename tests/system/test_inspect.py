@@ -2,15 +2,16 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from oar.rollout.server.engine import VllmEngine
+from tests.programs import run
 from tests.runs.test_tracking import logged_to_wandb
-from tests.system.conftest import SMALL, run
+from tests.system.conftest import FinishedRun
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 
@@ -22,21 +23,17 @@ def data_of(page: Path) -> dict[str, Any]:
     return data
 
 
-def test_a_page_of_a_real_run(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    kept = ("learner.steps=2", "learner.checkpoint_every=1", "learner.keep_checkpoints=2", "tracking.samples=12")
-    code, output = run("train", *SMALL, *kept, "method=oar_g", f"output_dir={folder}", f"rollout.url={base_engine.url}")
-    assert code == 0, output
-
+def test_a_page_of_a_real_run(finished_run: FinishedRun, base_model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished_run.folder, tmp_path / "run")
     code, output = run("inspect_credit", f"run={folder}", f"against={base_model}", "~signals.oar_gn")
     assert code == 0, output
-    assert "step_000002.html: 12 completions, 19 signals" in output
-    data = data_of(folder / "inspector" / "step_000002.html")
-    assert "after 1 updates; the completions were drawn after 1" in data["notes"][0]  # the weights that drew them
+    assert "step_000004.html: 12 completions, 19 signals" in output
+    data = data_of(folder / "inspector" / "step_000004.html")
+    assert "after 3 updates; the completions were drawn after 3" in data["notes"][0]  # the weights that drew them
     at = {(signal["name"], signal["source"]): index for index, signal in enumerate(data["signals"])}
     weights = [index for index, signal in enumerate(data["signals"]) if signal["kind"] == "weight"]
-    logged, again = (weights.index(at["oar_g", source]) for source in ("as the run logged it", "step_000001"))
-    ratio, drifted = at["ratio", "step_000001"], at["ratio", base_model.name]
+    logged, again = (weights.index(at["oar_g", source]) for source in ("as the run logged it", "step_000003"))
+    ratio, drifted = at["ratio", "step_000003"], at["ratio", base_model.name]
     for completion in data["completions"]:
         assert completion["advantage"] != 0
         # Noise of 1e-3 in float32: the gradient differs a little with the rows that are forwarded together.
@@ -45,8 +42,8 @@ def test_a_page_of_a_real_run(base_engine: VllmEngine, base_model: Path, tmp_pat
         np.testing.assert_allclose(completion["values"][ratio], 1, rtol=1e-3)
     assert any(abs(value - 1) > 0.01 for completion in data["completions"] for value in completion["values"][drifted])
     agreement = {(one, other): values for one, other, values in data["agreement"]}
-    assert np.mean(agreement[at["oar_g", "as the run logged it"], at["oar_g", "step_000001"]]) > 0.99
+    assert np.mean(agreement[at["oar_g", "as the run logged it"], at["oar_g", "step_000003"]]) > 0.99
     assert data["provenance"]["command"].startswith("python -m experiments.inspect_credit")
     run_id = (folder / "wandb_run_id.txt").read_text().strip()
     _, _, artifacts = logged_to_wandb(sorted(folder.glob("wandb/offline-run-*"))[-1])
-    assert list(artifacts) == [f"{run_id}-inspector-step_000002"]
+    assert list(artifacts) == [f"{run_id}-inspector-step_000004"]

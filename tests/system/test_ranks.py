@@ -1,6 +1,5 @@
 """A learner of two ranks with the real engine: what one rank learns, also when a rank is killed and the run goes on."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -9,14 +8,13 @@ import psutil
 import pytest
 
 from oar.rollout.server.engine import VllmEngine
-from tests.system.conftest import SMALL, run, start, wait_for
+from tests.conftest import PATIENCE_S
+from tests.programs import run, start, wait_for
+from tests.system.conftest import SMALL, learn
+from tests.system.test_runs import lines
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 SAME = ("train/loss", "train/reward_mean", "train/entropy", "train/completion_length", "eval/mean/avg@1")
-
-
-def lines(path: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def ranks_of(folder: Path) -> dict[int, psutil.Process]:
@@ -30,32 +28,24 @@ def ranks_of(folder: Path) -> dict[int, psutil.Process]:
 
 
 def test_a_killed_rank_ends_the_run_and_it_goes_on_to_what_one_rank_learns(
-    base_engine: VllmEngine, tmp_path: Path
+    base_engine: VllmEngine, base_model: Path, tmp_path: Path
 ) -> None:
-    options = (
-        *SMALL,
-        "learner.micro_batch_tokens=512",
-        "learner.checkpoint_every=2",
-        "learner.steps=4",
-        "tracking=disabled",
-    )
-    options = (*options, "method=oar_p", f"rollout.url={base_engine.url}")
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    code, output = run("train", *options, f"output_dir={alone}")
-    assert code == 0, output
-
-    process = start("train", *options, "learner.ranks=2", f"output_dir={together}")
+    same = ("learner.micro_batch_tokens=512", "learner.checkpoint_every=2", "learner.steps=4", "method=oar_p")
+    alone, together = learn(tmp_path / "alone", base_model, base_engine.url, *same), tmp_path / "together"
+    options = (*SMALL, *same, "learner.ranks=2", "tracking=disabled", f"rollout.url={base_engine.url}")
+    options += (f"output_dir={together}",)
+    process = start("train", *options)
     wait_for((together / "checkpoints" / "step_000002").exists, process)
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(ranks_of(together)[1].pid, signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 128 + signal.SIGKILL
     assert "over 2 ranks" in output
     assert output.count("reward") <= 4, "more than one rank tells"
     assert output.splitlines()[-1].startswith("error: Rank 1 of the learner was ended by SIGKILL")
-    assert not psutil.wait_procs(family, timeout=30)[1]
+    assert not psutil.wait_procs(family, timeout=PATIENCE_S)[1]
 
-    code, output = run("train", *options, "learner.ranks=2", f"output_dir={together}", "resume=auto")
+    code, output = run("train", *options, "resume=auto")
     assert code == 0, output
     assert f"going on from {together / 'checkpoints' / 'step_000002'}" in output
     for one, two in zip(lines(alone / "metrics.jsonl"), lines(together / "metrics.jsonl"), strict=True):

@@ -21,7 +21,7 @@ from oar.rollout.client.vllm import UNKNOWN_VERSION, EngineClient
 from oar.rollout.server.engine import EngineOptions, VllmEngine
 from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
 from oar.rollout.types import Rollout
-from tests.conftest import EOS, SECRETS, TOKEN, tiny_model
+from tests.conftest import EOS, PATIENCE_S, SECRETS, TOKEN, tiny_model
 
 pytestmark = pytest.mark.engine
 
@@ -192,11 +192,12 @@ def test_a_server_that_was_killed_leaves_nothing(tiny_model_dir: Path, tmp_path:
         assert len(family) >= 2, "vLLM no longer starts children; is this test still needed?"
         api_server = psutil.Process(guardian).children()[0]
         api_server.kill()
-        wait_until_gone(family, within_s=30)
-        assert wait_for_code(engine, within_s=30) == 128 + signal.SIGKILL
+        wait_until_gone(family, within_s=PATIENCE_S)
+        assert wait_for_code(engine, within_s=PATIENCE_S) == 128 + signal.SIGKILL
     assert not EngineClient(engine.url, 5.0, engine.token).health()
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_was_killed_leaves_no_engine(tiny_model_dir: Path, tmp_path: Path) -> None:
     supervisor = (
         "import sys, time; from pathlib import Path; from oar.rollout.server.engine import EngineOptions, VllmEngine\n"
@@ -211,7 +212,7 @@ def test_a_supervisor_that_was_killed_leaves_no_engine(tiny_model_dir: Path, tmp
         family = [psutil.Process(guardian), *descendants(guardian)]
         process.kill()
         process.wait()
-        wait_until_gone(family, within_s=60)
+        wait_until_gone(family, within_s=PATIENCE_S)
 
 
 def test_stop_leaves_nothing(tiny_model_dir: Path, tmp_path: Path) -> None:

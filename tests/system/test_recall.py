@@ -10,7 +10,7 @@ import pytest
 
 from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN
 from oar.rollout.server.engine import VllmEngine
-from tests.system.conftest import run, start, wait_for
+from tests.programs import run, start, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 
@@ -32,6 +32,7 @@ def options(folder: Path, url: str, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_interrupted_and_run_again(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
     command = options(tmp_path, base_engine.url)
     work, out = tmp_path / "work", tmp_path / "out"

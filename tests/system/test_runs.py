@@ -4,20 +4,18 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
 
-from oar.rollout.access import TOKEN_VARIABLE
-from oar.rollout.client.vllm import EngineClient
+from oar.common.errors import OarError
 from oar.rollout.server.engine import VllmEngine
 from oar.rollout.sync.checkpoint import transfer_folders
 from tests.conftest import SECRETS
-from tests.system.conftest import ROOT, SMALL, run, start, wait_for
+from tests.programs import run, start, wait_for
+from tests.system.conftest import SMALL, FinishedRun, learn
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
 
@@ -37,20 +35,15 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["grpo", "oar_g", "oar_p"])
-def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "run"
-    secrets = {**SECRETS, TOKEN_VARIABLE: base_engine.token}
-    for name, secret in secrets.items():
-        monkeypatch.setenv(name, secret)
-    code, output = run(
-        "train", *SMALL, f"method={method}", "learner.steps=3", f"output_dir={folder}", f"rollout.url={base_engine.url}"
-    )
-    assert code == 0, output
-    assert "4 prompts x 8 = 32 completions" in output
-    assert EngineClient(base_engine.url, 10, base_engine.token).weight_version() == 3
-
+def test_a_run(
+    method: str, finished_run: FinishedRun, base_engine: VllmEngine, base_model: Path, tmp_path: Path
+) -> None:
+    folder, steps = finished_run.folder, 5
+    if method != "oar_g":
+        steps = 2
+        folder = learn(tmp_path / "run", base_model, base_engine.url, f"method={method}", f"learner.steps={steps}")
     metrics = lines(folder / "metrics.jsonl")
-    assert [line["step"] for line in metrics] == [0, 1, 2, 3]
+    assert [line["step"] for line in metrics] == list(range(steps + 1))
     for line in metrics[1:]:
         assert line["train/sampler_logprob_diff_mean"] < 1e-5
         assert 0 < line["train/grad_norm"] < 100
@@ -66,61 +59,59 @@ def test_three_steps(method: str, base_engine: VllmEngine, tmp_path: Path, monke
     evaluation = pd.read_csv(folder / "evaluation.csv")
     assert list(evaluation["benchmark"].unique()) == ["words1", "words2", "words3", "words4", "words5", "mean"]
     assert set(zip(evaluation["metric"], evaluation["k"], strict=True)) == {("avg@k", 2), ("pass@1", 1)}
+    assert (folder / "checkpoints" / f"step_{steps:06d}" / "model.safetensors").exists()
+
+
+def test_what_a_run_leaves(finished_run: FinishedRun, base_engine: VllmEngine) -> None:
+    folder, output, weight_version = finished_run
+    assert "4 prompts x 8 = 32 completions" in output
+    assert weight_version == 5
     assert list((folder / "wandb").glob("offline-run-*")), "W&B wrote nothing"
-    assert (folder / "checkpoints" / "step_000003" / "model.safetensors").exists()
     files = [path for path in folder.rglob("*") if path.is_file()]
-    for secret in secrets.values():
+    for secret in [*SECRETS.values(), base_engine.token]:
         assert secret not in output
         assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
-def test_interrupted_run_goes_on_to_the_same_bytes(base_engine: VllmEngine, tmp_path: Path) -> None:
-    options = (
-        *SMALL,
-        "method=oar_g",
-        "learner.max_refills=1",  # these too must follow from the step
-        "learner.checkpoint_every=2",
-        "tracking=disabled",
-        f"rollout.url={base_engine.url}",
-    )
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    code, output = run("train", *options, "learner.steps=5", f"output_dir={whole}")
-    assert code == 0, output
-
-    process = start("train", *options, "learner.steps=5", f"output_dir={broken}")
-    wait_for(lambda: (broken / "metrics.jsonl").exists() and len(lines(broken / "metrics.jsonl")) >= 4, process)
+def test_interrupted_run_goes_on_to_the_same_bytes(
+    finished_run: FinishedRun, base_engine: VllmEngine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "broken"
+    options = (*SMALL, "method=oar_g", "learner.steps=5", "tracking=disabled", "tracking.samples=12")
+    # Refills too must follow from the step.
+    options += ("learner.checkpoint_every=1", "learner.max_refills=1", f"rollout.url={base_engine.url}")
+    options += (f"output_dir={folder}",)
+    process = start("train", *options)
+    wait_for((folder / "checkpoints" / "step_000002").exists, process)
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 130, output
-    assert processes_of(broken) == []
+    assert processes_of(folder) == []
 
-    code, output = run("train", *options, "learner.steps=5", f"output_dir={broken}")
+    code, output = run("train", *options)
     assert code == 2
     assert "already holds a run" in output
-    code, output = run("train", *options, "learner.steps=5", f"output_dir={broken}", "resume=auto")
+    code, output = run("train", *options, "resume=auto")
     assert code == 0, output
     assert "step    1/5" not in output, "started from the beginning"
     for name in ("metrics.jsonl", "evaluation.csv", "samples.jsonl"):
-        assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
+        assert (folder / name).read_bytes() == (finished_run.folder / name).read_bytes(), name
 
 
-def test_the_next_batch_is_drawn_during_the_update(base_engine: VllmEngine, tmp_path: Path) -> None:
+def test_the_next_batch_is_drawn_during_the_update(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
     """Stale completions differ from the learner by what it has learned since, and the run repeats to the byte all the same."""
-    options = (*SMALL, "learner.steps=3", "learner.lr=1e-3", "learner.warmup_steps=0", "tracking=disabled")
-    options += ("rollout.max_staleness=1", "learner.sampler_correction_cap=2", f"rollout.url={base_engine.url}")
-    for name in ("one", "two"):
-        code, output = run("train", *options, f"output_dir={tmp_path / name}")
-        assert code == 0, output
-    assert (tmp_path / "one" / "metrics.jsonl").read_bytes() == (tmp_path / "two" / "metrics.jsonl").read_bytes()
-    first, *others = lines(tmp_path / "one" / "metrics.jsonl")[1:]
+    options = ("learner.steps=3", "learner.lr=1e-3", "learner.warmup_steps=0")
+    options += ("rollout.max_staleness=1", "learner.sampler_correction_cap=2")
+    one, two = (learn(tmp_path / name, base_model, base_engine.url, *options) for name in ("one", "two"))
+    assert (one / "metrics.jsonl").read_bytes() == (two / "metrics.jsonl").read_bytes()
+    first, *others = lines(one / "metrics.jsonl")[1:]
     assert first["train/staleness"] == 0
     assert first["train/sampler_logprob_diff_mean"] < 1e-5
     for line in others:
         assert line["train/staleness"] == 1
         assert line["train/dropped_completions"] == 0
-        assert (
-            line["train/sampler_logprob_diff_mean"] > 1e-3
-        )  # sync.max_logprob_diff, which is for one and the same weights
+        # Above sync.max_logprob_diff, which is for one and the same weights.
+        assert line["train/sampler_logprob_diff_mean"] > 1e-3
 
 
 def test_a_run_of_its_own_engine_leaves_nothing_when_the_engine_dies(base_model: Path, tmp_path: Path) -> None:
@@ -142,26 +133,17 @@ def test_a_run_of_its_own_engine_leaves_nothing_when_the_engine_dies(base_model:
     assert not any(between.exists() for between in transfer_folders(folder))
 
 
-def test_full_disk_while_saving(base_engine: VllmEngine, tmp_path: Path) -> None:
+def test_full_disk_while_saving(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
     """A limit on file size stands for the disk: weights (2 MB) fit, the optimizer's state (4 MB) does not."""
-    folder = tmp_path / "run"
-    command = [sys.executable, "-m", "experiments.train", *SMALL, "learner.steps=2", "learner.checkpoint_every=1"]
-    command += [f"output_dir={folder}", f"rollout.url={base_engine.url}", "tracking=disabled"]
-    limit = 3_000_000
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=200,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    assert done.returncode == 2, done.stdout
-    assert "earlier checkpoints are untouched" in done.stdout
+    folder, (before, most) = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, most))
+    try:
+        with pytest.raises(OarError, match="earlier checkpoints are untouched"):
+            learn(folder, base_model, base_engine.url, "learner.steps=2", "learner.checkpoint_every=1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
     assert list((folder / "checkpoints").iterdir()) == []
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len(lines(folder / "metrics.jsonl")) == 2
 
 
 def test_evaluate_a_checkpoint(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
@@ -180,6 +162,7 @@ def test_evaluate_a_checkpoint(base_engine: VllmEngine, base_model: Path, tmp_pa
     assert len(pd.read_parquet(tmp_path / "evaluation" / "samples.parquet")) == 25 * (4 + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> None:
     options = (
@@ -201,7 +184,7 @@ def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> N
     assert not (tmp_path / "table1.csv").exists()
 
     base = (tmp_path / "cells" / "base-seed1" / "metrics.jsonl").stat().st_mtime_ns
-    code, output = run("table1", *options, timeout_s=900)
+    code, output = run("table1", *options)
     assert code == 0, output
     assert "1 of 2 runs to do" in output
     assert (tmp_path / "cells" / "base-seed1" / "metrics.jsonl").stat().st_mtime_ns == base

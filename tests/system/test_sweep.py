@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from experiments.stability.gathering import gather
-from tests.system.conftest import SMALL, run
+from tests.programs import run
+from tests.system.conftest import SMALL
 from tests.system.test_runs import processes_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.system]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.system]
 
 
 def test_a_sweep_whose_second_run_is_refused(base_model: Path, tmp_path: Path) -> None:

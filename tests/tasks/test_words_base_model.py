@@ -1,9 +1,6 @@
 """The base model: the same config gives the same weights, and a folder appears complete or not at all."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from oar.common.errors import ConfigError, DataError
 from oar.tasks.words import base_model, build_tokenizer, make_tiers
 from oar.tasks.words.base_model import RECORD, ensure_base_model, model_key
 from oar.tasks.words.teaching import Taught, TeachConfig, backward, build_model, examples, teach
+from tests.programs import run
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -38,15 +36,6 @@ def silent(_: str) -> None:
     """No progress wanted."""
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads cost more than they bring at this size."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def taught() -> Taught:
     return teach(CONFIG, silent)
@@ -59,11 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_same_config_gives_bit_equal_weights_whatever_came_before(taught: Taught) -> None:
     torch.manual_seed(torch.initial_seed() + 1)
-    torch.set_num_threads(2)
     before = torch.get_rng_state()
+    torch.set_num_threads(2)
     again = teach(CONFIG, silent)
-    assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    assert torch.equal(torch.get_rng_state(), before)
     for name, weight in again.model.state_dict().items():
         assert torch.equal(weight, taught.model.state_dict()[name]), name
     assert again.accuracy == taught.accuracy
@@ -212,13 +202,8 @@ def test_the_configuration_names_every_number_and_none_differs() -> None:
 
 def test_the_entry_point_teaches_prints_and_leaves_nothing_else(tmp_path: Path) -> None:
     overrides = [f"++model.teach.{name}={value}" for name, value in asdict(CONFIG).items()]
-    run = subprocess.run(
-        [sys.executable, "-m", "experiments.base_model", f"model.teach_dir={tmp_path}", *overrides],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=REPOSITORY,
-    )
-    assert str(tmp_path / model_key(CONFIG)) in run.stdout
-    assert "words5" in run.stdout
+    code, output = run("base_model", f"model.teach_dir={tmp_path}", *overrides)
+    assert code == 0, output
+    assert str(tmp_path / model_key(CONFIG)) in output
+    assert "words5" in output
     assert [path.name for path in tmp_path.iterdir()] == [model_key(CONFIG)]
