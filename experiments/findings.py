@@ -41,7 +41,7 @@ def main(config: DictConfig) -> None:
 
 
 def findings(results: Path) -> str:
-    """The page, from the template and the tables in `results`. Raises DataError for a mistake in it, and for what a table lacks."""
+    """The page, from the template and the tables in `results`. Raises DataError for a mistake in it or for what a table lacks."""
     tables = Tables(results)
     page = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     page.globals |= {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
@@ -90,8 +90,8 @@ class Tables:
         return float(self._rows(file, [column], where)[column].mean())
 
     def count(self, file: str, *columns: str, **where: Any) -> int:
-        """How many different rows there are by these columns; by all of them without any."""
-        return len(self._rows(file, columns, where).drop_duplicates(list(columns) or None))
+        """How many different rows there are by these columns."""
+        return len(self._rows(file, columns, where).drop_duplicates(list(columns)))
 
     def span(self, file: str, column: str = "value", *, by: Sequence[str] = (), digits: int = 1, **where: Any) -> str:
         """From the least to the largest row, or to the largest mean over the rows that are alike in the columns `by`."""
@@ -110,14 +110,9 @@ class Tables:
 
     def difference(self, file: str, column: str = "difference", *, than: str = "GRPO", **where: Any) -> str:
         """The difference of the one row in points: `1.5 points below GRPO (3.0 below to 0.1 above)`."""
-        value, *ends = self._interval(file, column, where)
-        low, high = (f"{fixed(abs(end))} {_side(end)}" for end in ends)
-        return f"{fixed(abs(value))} points {_side(value)} {than} ({low} to {high})"
-
-    def verdict(self, file: str, column: str = "difference", *, than: str = "GRPO", **where: Any) -> str:
-        """What the interval of the one row says: `above GRPO`, `below GRPO` or `not told apart from GRPO`."""
         value, low, high = self._interval(file, column, where)
-        return f"{_side(value)} {than}" if low > 0 or high < 0 else f"not told apart from {than}"
+        least = fixed(abs(low)) if _side(low) == _side(high) else f"{fixed(abs(low))} {_side(low)}"
+        return f"{fixed(abs(value))} points {_side(value)} {than} ({least} to {fixed(abs(high))} {_side(high)})"
 
     def apart(self, file: str, name: str, column: str = "difference", **where: Any) -> list[str]:
         """Of the rows with an interval those that leave 0 out of it, by what stands in the column `name`."""
@@ -165,11 +160,11 @@ class Tables:
                 raise DataError(f"{file} has no column {column}{did_you_mean(column, rows.columns)}.")
         for column, value in where.items():
             wanted = value if isinstance(value, list) else [value]
-            absent = [one for one in wanted if not (rows[column] == one).any()]
-            if absent:
-                near = did_you_mean(str(absent[0]), rows[column].astype(str))
-                raise DataError(f"{file} has no row with {dict(where)}, for there is no {column} {absent[0]}{near}.")
-            rows = rows[rows[column].isin(wanted)]
+            found = rows[rows[column].isin(wanted)]
+            for absent in set(wanted) - set(found[column]):
+                near = did_you_mean(str(absent), rows[column].astype(str))
+                raise DataError(f"{file} has no row with {dict(where)}, for there is no {column} {absent}{near}.")
+            rows = found
         if rows[list(columns)].isna().any(axis=None):
             raise DataError(
                 f"{file} is blank in {', '.join(columns)} where {dict(where)}: ask for rows that hold a value."
