@@ -181,7 +181,7 @@ class TestWords:
         assert min(lead.values()) > 0
         assert round(fidelity("routes_2"), 2) >= round(fidelity("window_16"), 2)
         for untrained in ("untrained", "tied_untrained"):
-            assert fidelity("routes_4", untrained) < fidelity("window_8", untrained)
+            assert 0 < fidelity("routes_4", untrained) - fidelity("window_4", untrained) < 0.03
 
 
 def difference(folder: str, arm: str) -> float:
