@@ -116,7 +116,7 @@ class Tables:
 
     def apart(self, file: str, name: str, column: str = "difference", **where: Any) -> list[str]:
         """Of the rows with an interval those that leave 0 out of it, by what stands in the column `name`."""
-        low, high = _ends(self._read(file), column)
+        low, high = self._ends(file, column)
         rows = self._rows(file, [name], where)
         return [str(one) for one in rows[(rows[low] > 0) | (rows[high] < 0)][name]]
 
@@ -142,9 +142,16 @@ class Tables:
         return by_machine
 
     def _interval(self, file: str, column: str, where: Mapping[str, Any]) -> tuple[float, float, float]:
-        columns = [column, *_ends(self._read(file), column)]
+        columns = [column, *self._ends(file, column)]
         value, low, high = self._row(file, columns, where)[columns]
         return float(value), float(low), float(high)
+
+    def _ends(self, file: str, column: str) -> tuple[str, str]:
+        """The columns of a column's interval: its own, else the table's only one."""
+        for low, high in ((f"{column} low", f"{column} high"), ("low", "high")):
+            if low in self._read(file).columns:
+                return low, high
+        raise DataError(f"{file} has no interval of {column}.")
 
     def _row(self, file: str, columns: Sequence[str], where: Mapping[str, Any]) -> pd.Series:
         rows = self._rows(file, columns, where)
@@ -170,12 +177,6 @@ class Tables:
                 f"{file} is blank in {', '.join(columns)} where {dict(where)}: ask for rows that hold a value."
             )
         return rows
-
-
-def _ends(table: pd.DataFrame, column: str) -> tuple[str, str]:
-    """The columns of a column's interval: its own, else the table's only ones."""
-    own = (f"{column} low", f"{column} high")
-    return own if own[0] in table.columns else ("low", "high")
 
 
 def _side(value: float) -> str:

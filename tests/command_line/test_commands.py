@@ -23,7 +23,12 @@ from oar.config import validated
 from tests.config.test_config import composed
 
 ROOT = CONF.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").iterdir())]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "results" / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").iterdir()),
+]
 START = r"(?:make [a-z]|(?:\S*/)?python3? (?:-m |experiments/))"
 
 

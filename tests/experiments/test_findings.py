@@ -51,7 +51,7 @@ def test_no_number_is_typed_in_the_template() -> None:
 
 
 def test_a_changed_table_changes_the_page(results: Path) -> None:
-    before = findings(results).splitlines()
+    before = (RESULTS / PAGE).read_text(encoding="utf-8").splitlines()
     table = pd.read_csv(results / "embedded" / "differences.csv")
     chosen = (table["method"] == "oar_g") & (table["metric"] == "avg@k") & (table["benchmark"] == "mean")
     table.loc[chosen, ["difference", "low", "high"]] = [4.44, 1.0, 7.0]
@@ -74,6 +74,7 @@ def test_a_changed_table_changes_the_page(results: Path) -> None:
             "has 12 rows with {'signal': 'oar_g'}, but one",
         ),
         ('mean("gradient_signal/gradient_signal.csv", "batch", metric="signal_share")', "is blank in batch"),
+        ('interval("precision/precision.csv", "spearman")', "has no interval of spearman"),
         ('provenance("recall", "moon")', "has no moon"),
         ("numbr(1)", "'numbr' is undefined"),
         ("number(", "cannot be filled in"),
