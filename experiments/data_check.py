@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 from hydra.core.hydra_config import HydraConfig
-from oar.analysis.reports.tables import table_lines
 from omegaconf import DictConfig
 
+from oar.analysis.reports.page import table_lines
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.common.files import atomic_path, write_text_atomic

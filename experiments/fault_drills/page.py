@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-from oar.analysis.reports.tables import table_lines
 
 from experiments.fault_drills.perform import DrillResult
+from oar.analysis.reports.page import table_lines
 from oar.common.files import atomic_path, write_text_atomic
 
 TEXT = """# Fault drills

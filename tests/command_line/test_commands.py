@@ -24,7 +24,12 @@ from tests.config.test_config import composed
 from tests.own_signal import write_own_signal
 
 ROOT = CONF.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").iterdir())]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "results" / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").iterdir()),
+]
 START = r"(?:make [a-z]|(?:\S*/)?python3? (?:-m |experiments/))"
 
 

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 from hydra import initialize_config_dir
 from rich.progress import Progress
 
 from experiments.bench_learner.__main__ import BenchLearner, BenchLearnerConfig
 from experiments.bench_learner.page import Where, case_rows, summary, tidy, write_bench_learner
-from experiments.bench_learner.sides import SIDES, Steps, loss_inputs, measure_oar
+from experiments.bench_learner.sides import SIDES, Steps, loss_batch, measure_oar
 from experiments.shared.updates import WARM_UP_LENGTH
 from oar.common.errors import ConfigError
 from oar.config import validated
@@ -92,9 +91,8 @@ def test_our_side_counts_its_tokens_and_leaves_the_short_step_out(tmp_path: Path
     assert found["tokens"] == [sum(map(len, steps.prompts + steps.completions))] * 2
     assert found["losses"][0] != found["losses"][1] != 0
     assert recomputed["losses"] == pytest.approx(found["losses"], abs=1e-6)
-    data = loss_inputs(steps.short())
+    data = loss_batch(steps.short())
     assert int(data.batch.completion_lengths.max()) == WARM_UP_LENGTH
-    assert torch.equal(data.old_logprobs, data.batch.sampler_logprobs)
 
 
 # From rounds to numbers, by hand.

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from oar.common.errors import ConfigError
+from oar.common.provenance import ROOT
 from oar.tasks.data.sources import WordsSource
 from oar.tasks.words import (
     RL_STREAM,
@@ -25,6 +26,7 @@ from oar.tasks.words import (
 from oar.tasks.words.generator import split_of
 
 TIERS = make_tiers()
+PAGE = ROOT / "docs" / "EMBEDDED.md"
 HELD_OUT = ("tuning", "curve", "final")
 LARGEST_STATE = {"words1": 20, "words2": 30, "words3": 50, "words4": 50, "words5": 50}
 OPERATIONS = {"words1": 2, "words2": 3, "words3": 4, "words4": 4, "words5": 6}
@@ -33,6 +35,14 @@ OPERATORS = {"words1": "+-", "words2": "+-*", "words3": "+-*/", "words4": "+-*/"
 
 def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def test_the_page_has_the_tiers_there_are() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| `(.*)` \| (\d+) \| (\d+) \|$", PAGE.read_text(), flags=re.MULTILINE)
+    assert rows == [
+        (tier.name, str(tier.operations), tier.operators, str(tier.largest_state), str(tier.distractors))
+        for tier in TIERS
+    ]
 
 
 @pytest.mark.parametrize("name", TIER_NAMES)

@@ -24,7 +24,7 @@ IGNORED = -100  # label of a token that is not taught: prompt and padding
 
 @dataclass(frozen=True)
 class TeachConfig:
-    """All that the base model depends on; its hash names the folder. Source: our own tuning, from docs/EMBEDDED.md on."""
+    """All that the base model depends on; its hash names the folder. Source: our own tuning (docs/EMBEDDED.md)."""
 
     seed: int = 0  # of the initial weights, the problems and the sampling of the accuracy
     filler: int = 0  # words of random filler per operation in the demonstrations
@@ -54,7 +54,7 @@ class TeachConfig:
     first_check_step: int = 200  # the target is not reached before, and a check takes seconds
     check_every: int = 10  # steps
     check_problems: int = 60  # a tier, one completion each
-    max_new_tokens: int = 96  # of a completion when sampled; demonstrations without filler have at most 91
+    max_new_tokens: int = 96  # of a completion when sampled; nearly all demonstrations without filler are shorter
 
     def __post_init__(self) -> None:
         counts = "batch_size micro_batch_size num_layers max_steps check_every check_problems max_new_tokens"

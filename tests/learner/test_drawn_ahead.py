@@ -12,7 +12,7 @@ from oar.config import TrainConfig, validated
 from oar.learner.rollouts import GroupSampler, GroupStream
 from tests.config.test_config import composed
 from tests.conftest import PATIENCE_S, wait_until
-from tests.learner.test_groups import SETTINGS, TASK, AnswerIsOne, ScriptedEngine
+from tests.learner.test_rollouts import SETTINGS, TASK, AnswerIsOne, ScriptedEngine
 
 STALE = ("rollout.max_staleness=1", "learner.sampler_correction_cap=2")
 
