@@ -1,6 +1,7 @@
 """What a run will need and cost, without running it: `python -m experiments.plan profile=paper method=oar_g`."""
 
 import json
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from oar.config import ModelConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
 from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions, plan_run
+from oar.plan.importance import is_known
 from oar.plan.text import plan_text
 from oar.tasks.words.teaching import TeachConfig
 from oar.tasks.words.tokenizer import build_tokenizer
@@ -37,7 +39,13 @@ def main(config: DictConfig) -> None:
     """Compose, work it out, print."""
     settings, cfg, no_folder = settings_of(config)
     model, source = known_sizes(cfg.model, settings.architectures) if no_folder else own_sizes(cfg.model)
-    plan = plan_run(cfg, model, settings.assume, estimators(cfg, settings.methods), settings.problems)
+    methods = estimators(cfg, settings.methods)
+    for name in (name for name, estimator in methods.items() if not is_known(estimator)):
+        print(
+            f"{name} does not say what it computes (SaysItsWork in oar/plan/importance.py): as nothing.",
+            file=sys.stderr,
+        )
+    plan = plan_run(cfg, model, settings.assume, methods, settings.problems)
     if settings.json:
         about = {"profile": cfg.profile, "model": {"name": cfg.model.name, "sizes_from": source, **asdict(model)}}
         print(json.dumps(about | asdict(plan) | {"assumptions": asdict(settings.assume)}))

@@ -1,8 +1,8 @@
 """What a credit signal computes on top of the update, counted in forwards (oar/method/importance holds the code that does it)."""
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-from oar.common.errors import ConfigError
 from oar.method.importance import (
     EntropyImportance,
     GradientImportance,
@@ -64,6 +64,15 @@ class Work:
         return Work(self.tokens, self.pairs) if again else Work()
 
 
+@runtime_checkable
+class SaysItsWork(Protocol):
+    """An estimator that is not of this package, and knows what it costs."""
+
+    def work(self, lengths: Lengths) -> Work:
+        """Beyond the update's own forward, for one completion that has an advantage."""
+        ...
+
+
 def forward(tokens: int, read: int) -> Work:
     """A causal forward over `tokens` positions: each meets itself and those before it."""
     return Work(tokens, tokens * (tokens + 1) / 2, read)
@@ -84,7 +93,8 @@ def importance_work(
 
     Probe `as_mean`. Counterfactuals meet every clean key, before or after them (a mask hides the rest). Left out: padding,
     what the last layer saves (only read positions are computed there), and the clean forward of a probe whose text is not
-    the completion's own (lt_logits with a conclude text of its own). Raises ConfigError for an estimator it does not know.
+    the completion's own (lt_logits with a conclude text of its own). An estimator of somebody else's says it itself (`SaysItsWork`),
+    or counts as nothing.
     """
     match estimator:
         case _ if isinstance(estimator, FREE):
@@ -106,10 +116,14 @@ def importance_work(
         case PerturbationImportance(budget=int(budget)):
             chosen = _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
             return _gradient_norm(lengths, checkpointing) + chosen
-    raise ConfigError(
-        f"A plan needs to know what a method computes, but {type(estimator).__name__} is new to it: say so in "
-        "oar/plan/importance.py."
-    )
+    return estimator.work(lengths) if isinstance(estimator, SaysItsWork) else Work()
+
+
+def is_known(estimator: ImportanceEstimator) -> bool:
+    """Whether a plan counts what it computes; one of somebody else's that says nothing counts as nothing."""
+    if isinstance(estimator, ShuffledImportance | InvertedImportance):
+        return is_known(estimator.of)
+    return type(estimator).__module__.startswith("oar.method.") or isinstance(estimator, SaysItsWork)
 
 
 def _gradient_norm(lengths: Lengths, checkpointing: bool) -> Work:

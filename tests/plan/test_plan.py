@@ -22,12 +22,13 @@ from oar.method.importance import (
     GradientNormImportance,
     InvertedImportance,
     PerturbationImportance,
+    ShuffledImportance,
 )
 from oar.method.importance import gradient as gradient_module
 from oar.method.importance import perturbation as perturbation_module
 from oar.method.probes import AnswerMeanProbe
 from oar.plan import Architecture, Assumptions, importance_work, memory_of, plan_run
-from oar.plan.importance import Lengths, Work, forward, recomputed, to_inputs
+from oar.plan.importance import Lengths, Work, forward, is_known, recomputed, to_inputs
 from oar.plan.memory import GIB
 from oar.plan.run import update_work
 from tests.models import credit_inputs, random_batch, tiny_model
@@ -250,13 +251,20 @@ def test_work_of_signals_by_hand():
     )
 
 
-def test_an_unknown_estimator_is_refused_by_name():
+def test_an_estimator_of_somebody_else_says_what_it_costs_or_counts_as_nothing():
     class Mine:
         def __call__(self, inputs):
             return inputs.batch.reasoning_mask.float()
 
-    with pytest.raises(ConfigError, match="Mine is new to it"):
-        importance_work(Mine(), Lengths(5, 10, 2, 3), checkpointing=False, half_precision=False)
+    class Costly(Mine):
+        def work(self, lengths):
+            return Work(tokens=2 * lengths.shown)
+
+    lengths, how = Lengths(5, 10, 2, 3), {"checkpointing": False, "half_precision": False}
+    assert importance_work(Mine(), lengths, **how) == Work()
+    assert importance_work(Costly(), lengths, **how) == Work(tokens=38)
+    assert importance_work(ShuffledImportance(Costly()), lengths, **how) == Work(tokens=38)
+    assert [is_known(one) for one in (Mine(), Costly(), ShuffledImportance(Mine()))] == [False, True, False]
 
 
 def test_steps_cost_what_was_measured():
