@@ -93,8 +93,8 @@ def importance_work(
 
     Probe `as_mean`. Counterfactuals meet every clean key, before or after them (a mask hides the rest). Left out: padding,
     what the last layer saves (only read positions are computed there), and the clean forward of a probe whose text is not
-    the completion's own (lt_logits with a conclude text of its own). An estimator of somebody else's says it itself (`SaysItsWork`),
-    or counts as nothing.
+    the completion's own (lt_logits with a conclude text of its own). An estimator of somebody else's says it itself
+    (`SaysItsWork`), or counts as nothing.
     """
     match estimator:
         case _ if isinstance(estimator, FREE):
