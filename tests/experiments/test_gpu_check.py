@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 # What `pip list` does not show on a machine that has torch, transformers and peft: for imports and for `find_spec` alike.
-HIDDEN = "hydra omegaconf antlr4 vllm trl datasets math_verify latex2sympy2_extended wandb"
+HIDDEN = "hydra omegaconf antlr4 vllm trl datasets math_verify latex2sympy2_extended wandb pandas"
 HIDING = f"""
 import sys
 from importlib.machinery import PathFinder

@@ -6,15 +6,17 @@ reads them all.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from oar.common.files import atomic_path, write_text_atomic
+
+if TYPE_CHECKING:  # the GPU check writes tables where there is no pandas
+    import pandas as pd
 
 OPENED, CLOSED = "<!-- what follows -->", "<!-- /what follows -->"  # what stands between them is written by people
 UNWRITTEN = "Nobody has read these numbers yet."
@@ -92,15 +94,15 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def with_error(value: float, error: float | None, form: str = ".1f") -> str:
     """`69.4 ± 0.3`; a single seed has no error."""
-    return f"{value:{form}}" + ("" if error is None or pd.isna(error) else f" ± {error:{form.removeprefix('+')}}")
+    return f"{value:{form}}" + ("" if error is None or math.isnan(error) else f" ± {error:{form.removeprefix('+')}}")
 
 
 def interval_text(low: float | None, high: float | None, form: str = "+.1f") -> str:
     """`[-0.3, +1.2]`; a blank where there is no interval."""
-    return "" if low is None or pd.isna(low) else f"[{low:{form}}, {high:{form}}]"
+    return "" if low is None or math.isnan(low) else f"[{low:{form}}, {high:{form}}]"
 
 
-def write_csv(table: pd.DataFrame, path: Path) -> None:
+def write_csv(table: "pd.DataFrame", path: Path) -> None:
     """The table, written atomically."""
     with atomic_path(path) as temporary:
         table.to_csv(temporary, index=False)

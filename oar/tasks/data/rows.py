@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import pandas as pd
 import requests
 
 from oar.common.errors import DataError
@@ -78,6 +77,8 @@ def _json_lines(path: Path, content: bytes) -> tuple[list[dict[str, Any]], list[
 
 
 def _parquet(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    import pandas as pd  # here, since nothing else that trains needs it
+
     try:
         frame = pd.read_parquet(path)
     except (ValueError, OSError) as error:
