@@ -16,7 +16,6 @@ import torch
 from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-from xdist.scheduler import LoadFileScheduling
 
 from oar.common.processes import ChildProcess
 from oar.learner.checkpoint import save_checkpoint
@@ -89,14 +88,15 @@ def group_of(nodeid: str) -> str:
     return next((engine for engine, used in ENGINES.items() if re.search(used, source)), file)
 
 
-class ByEngine(LoadFileScheduling):  # type: ignore[misc]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A worker gets one group of tests at a time. xdist's own groups (`loadgroup`) do not work with this release of pytest."""
+    from xdist.scheduler import LoadFileScheduling  # here: the GPU check runs some of the tests where there is no xdist
 
-    def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
+    class ByEngine(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
 
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByEngine:
     return ByEngine(config, log)
 
 

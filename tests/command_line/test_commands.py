@@ -1,6 +1,7 @@
 """Every command of the README, of docs/ and of the claims is one that works, as far as that can be told without running it."""
 
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -30,6 +31,8 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").iterdir()),
 ]
+# What `make test ARGS=...` hands to its tests is not what somebody types in a shell.
+SHELL = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
 START = r"(?:make [a-z]|(?:\S*/)?python3? (?:-m |experiments/))"
 
 
@@ -65,7 +68,7 @@ def programs(words: list[str]) -> list[tuple[str, list[str]]]:
             return []
         return [(re.sub(r"^experiments[./]|\.py$", "", name), arguments)]
     said = subprocess.run(
-        ["make", "-n", "-o", "setup", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+        ["make", "-n", "-o", "setup", *words[1:]], cwd=ROOT, env=SHELL, capture_output=True, text=True, check=False
     )
     assert said.returncode == 0, said.stderr
     lines = [shlex.split(line) for line in said.stdout.replace("\\\n", " ").splitlines()]

@@ -255,7 +255,7 @@ def test_make_hands_variables_on() -> None:
 
 def make(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """What make would do, set-up left out, as typed in a shell: `make test` hands its own flags and level to us."""
-    shell = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    shell = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
     return subprocess.run(
         ["make", "-n", "-o", "setup", *arguments], cwd=ROOT, env=shell, capture_output=True, text=True, check=False
     )

@@ -33,7 +33,7 @@ def sprung(tmp_path: Path) -> Path:
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module of the user's with an estimator; importing it leaves a file behind, as foreign code could."""
-    (tmp_path / "of_mine.py").write_text(
+    (tmp_path / "own_estimators.py").write_text(
         "from dataclasses import dataclass\nfrom pathlib import Path\n"
         f"Path({str(tmp_path / 'imported')!r}).touch()\n\n"
         "@dataclass\nclass Mine:\n    scale: float = 1.0\n\n"
@@ -41,8 +41,8 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
         "def made(): return Mine()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    yield "of_mine"
-    sys.modules.pop("of_mine", None)
+    yield "own_estimators"
+    sys.modules.pop("own_estimators", None)
 
 
 def traps(mark: Path) -> dict[str, dict[str, Any]]:
@@ -94,7 +94,7 @@ def test_what_is_ours_is_built_at_any_depth() -> None:
 
 def test_a_class_of_the_users_needs_its_module_named(own_module: str, tmp_path: Path) -> None:
     target = {"_target_": f"{own_module}.Mine", "scale": 2.0}
-    for allowed in ([], [""], ["of"], ["of_min"], [f"{own_module}.Mine"], ["mypkg"]):
+    for allowed in ([], [""], ["own"], ["own_estimator"], [f"{own_module}.Mine"], ["mypkg"]):
         with pytest.raises(ConfigError, match=r"type allow_targets=\[its name\]"):
             build("method.estimator", target, allowed)
     assert not (tmp_path / "imported").exists()

@@ -113,7 +113,7 @@ def test_a_process_whose_step_failed_does_not_wait_for_the_engine():
     """The draw sleeps for far longer than the process gets to end."""
     code = (
         "import time; from oar.common.clock import Clock\n"
-        "from tests.learner.test_ahead import STALE, SlowEngine, stream\n"
+        "from tests.learner.test_drawn_ahead import STALE, SlowEngine, stream\n"
         "groups = stream(SlowEngine(), *STALE); groups.take(0, Clock())\n"
         "groups.sampler.client.generate = lambda *_, **__: time.sleep(3600)\n"
         "with groups.drawing_next(0, Clock()):\n"
