@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from traceback import extract_tb
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import Subject, by_completion, examine
 from oar.command_line.entry import entry
-from oar.common.errors import ConfigError
+from oar.common.errors import ConfigError, OarError
 from oar.config import TrainConfig, build, validated
 from oar.launch.start_model import model_folder
 from oar.method.credit import checked_importance
@@ -88,16 +89,11 @@ def complaint(
     """What is wrong, in a sentence; an error of the estimator's own is named with its place."""
     try:
         return holds(estimator, inputs)
+    except OarError as error:
+        return str(error)
     except Exception as error:  # noqa: BLE001  # whatever somebody's estimator raises is the finding
-        *_, last = _frames(error)
-        return f"raises {type(error).__name__} in {last}: {error}"
-
-
-def _frames(error: BaseException) -> Iterator[str]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
+        place = extract_tb(error.__traceback__)[-1]
+        return f"raises {type(error).__name__} in {place.filename}:{place.lineno}: {error}"
 
 
 def gives_importance(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
@@ -129,17 +125,17 @@ def is_each_completions_own(estimator: ImportanceEstimator, inputs: CreditInputs
         width, largest = len(alone), float(together[row].abs().max())
         off = float((together[row, :width] - alone).abs().max())
         if off > TOLERANCE * largest:
-            return f"completion {row} alone has an importance that is off by {off / largest:.1%} of its largest one"
+            return f"completion {row} alone has an importance that is off by {off:.3g}, where its largest one is {largest:.3g}"
     return None
 
 
 def leaves_the_policy_alone(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
     """In the update it is called between the forward and the backward pass: both must be as they would be without it."""
-    model, temperature = inputs.model, 1.0
+    model = inputs.model
 
     def gradient(with_signal: bool) -> Tensor:
         model.zero_grad(set_to_none=True)
-        scores = score_completions(model, inputs.batch, temperature=temperature)
+        scores = score_completions(model, inputs.batch, temperature=1.0)
         if with_signal:
             estimator(replace(inputs, scores=scores))
         scores.logprobs.sum().backward()

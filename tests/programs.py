@@ -16,6 +16,8 @@ from unittest import mock
 import torch
 
 ROOT = Path(__file__).parents[1]
+# What somebody types make in: `make test ARGS=...` hands its own flags and variables to its tests.
+SHELL = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
 
 
 def start(module: str, *overrides: str) -> "subprocess.Popen[str]":

@@ -62,9 +62,7 @@ class Credited:
         for part in parts:
             for whole, some in zip(values, part._values(), strict=True):
                 whole[part.rows] = some
-        if ranks.count > 1:
-            values = [ranks.total(whole) for whole in values]
-        return Credited(torch.arange(shape[0], device=device), *values)
+        return Credited(torch.arange(shape[0], device=device), *(ranks.total(whole) for whole in values))
 
     def _values(self) -> tuple[Tensor, ...]:
         return self.old_logprobs, self.entropy, self.token_importance, self.token_weights, self.token_advantages

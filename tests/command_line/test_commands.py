@@ -1,7 +1,6 @@
 """Every command of the README, of docs/ and of the claims is one that works, as far as that can be told without running it."""
 
 import importlib.util
-import os
 import re
 import shlex
 import subprocess
@@ -23,6 +22,7 @@ from oar.command_line.overrides import CONF
 from oar.config import validated
 from tests.config.test_config import composed
 from tests.own_signal import write_own_signal
+from tests.programs import SHELL
 
 ROOT = CONF.parent
 PAGES = [
@@ -31,8 +31,6 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").iterdir()),
 ]
-# What `make test ARGS=...` hands to its tests is not what somebody types in a shell.
-SHELL = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
 START = r"(?:make [a-z]|(?:\S*/)?python3? (?:-m |experiments/))"
 
 

@@ -20,6 +20,7 @@ from experiments.table1 import __main__ as table1
 from oar.command_line.entry import OURS
 from oar.command_line.overrides import CONF
 from oar.common.errors import ConfigError, did_you_mean
+from tests.programs import SHELL
 
 ROOT = CONF.parent
 Program = Callable[..., tuple[int | str | None, str, str]]
@@ -254,10 +255,9 @@ def test_make_hands_variables_on() -> None:
 
 
 def make(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """What make would do, set-up left out, as typed in a shell: `make test` hands its own flags and level to us."""
-    shell = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
+    """What make would do, set-up left out, as typed in a shell."""
     return subprocess.run(
-        ["make", "-n", "-o", "setup", *arguments], cwd=ROOT, env=shell, capture_output=True, text=True, check=False
+        ["make", "-n", "-o", "setup", *arguments], cwd=ROOT, env=SHELL, capture_output=True, text=True, check=False
     )
 
 
