@@ -143,7 +143,9 @@ def test_importance_weights_and_gradient_are_the_repositorys(
     assert float(expected.norm()) > 1e-3
 
 
-@pytest.mark.parametrize("method", ["oar_g", "oar_p", "grpo"])
+@pytest.mark.parametrize(
+    "method", ["oar_g", *(pytest.param(name, marks=pytest.mark.slow) for name in ("oar_p", "grpo"))]
+)
 def test_it_runs_alone(method: str) -> None:
     command = [sys.executable, str(FILE), "--method", method, "--teach", "2", "--steps", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -21,6 +21,7 @@ from oar.statistics.attribution import spearman
 from tests.learner.on_ranks import ADAPTED, BY_ONE, BY_TWO, LOSING, RUNS, SAVED, STEPS, config, start_model, train
 from tests.models import credit_inputs, random_batch, spread_embeddings
 
+SHARES = ("weights/suppressed_share", "weights/boosted_share")
 Result = tuple[list[dict[str, float]], dict[str, Tensor]]
 
 
@@ -46,6 +47,10 @@ def launch(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
+def without(names: tuple[str, ...], metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name not in names}
+
+
 def assert_alike(one: Result, two: Result, close: float) -> None:
     (curve, weights), (other_curve, other_weights) = one, two
     assert len(curve) == len(other_curve)
@@ -53,7 +58,9 @@ def assert_alike(one: Result, two: Result, close: float) -> None:
         assert found["train/loss"] == pytest.approx(expected["train/loss"], abs=close)
         # OAR-G differentiates a KL of about 1e-6, of which float32 keeps a few digits: token weights move more than the model's.
         coarse = max(1e-3, 10 * close)
-        assert found == pytest.approx(expected, abs=coarse, rel=coarse)
+        assert without(SHARES, found) == pytest.approx(without(SHARES, expected), abs=coarse, rel=coarse)
+        # A token at the gate's quantile may fall on either side of it by a rounding: two of 500 tokens.
+        assert {name: found[name] for name in SHARES} == pytest.approx({name: expected[name] for name in SHARES}, abs=4e-3)
     assert set(weights) == set(other_weights)
     for name, weight in weights.items():
         torch.testing.assert_close(other_weights[name], weight, atol=close, rtol=0)

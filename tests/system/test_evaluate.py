@@ -18,6 +18,7 @@ def options(base_model: Path, base_engine: VllmEngine, folder: Path, *more: str)
     return [*model, "benchmark.sets=[words1,words3]", f"output_dir={folder}", *more]
 
 
+@pytest.mark.slow
 def test_interrupted_goes_on_to_the_same_bytes(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     code, output = run("evaluate", *options(base_model, base_engine, whole))

@@ -13,7 +13,7 @@ from tests.programs import run, start, wait_for
 from tests.system.conftest import SMALL, learn
 from tests.system.test_runs import lines
 
-pytestmark = [pytest.mark.engine, pytest.mark.system]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.system]
 SAME = ("train/loss", "train/reward_mean", "train/entropy", "train/completion_length", "eval/mean/avg@1")
 
 

@@ -176,6 +176,7 @@ def test_no_secret_is_where_others_see_it(engine: VllmEngine) -> None:
     assert server["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "0"
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_leaves_nothing(tiny_model_dir: Path, tmp_path: Path) -> None:
     """SIGKILL of the API server, then of the supervisor of another one: vLLM's own children would live on for ever."""
     options = EngineOptions(tiny_model_dir, tmp_path / "log", max_model_len=128)

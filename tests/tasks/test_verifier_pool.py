@@ -39,6 +39,7 @@ def test_a_hang_costs_one_child_and_one_counter(others: set[int]) -> None:
         assert [process for process in psutil.Process().children() if process.pid not in others] == before
 
 
+@pytest.mark.slow
 def test_order_is_kept_with_two_workers() -> None:
     pairs = [(f"{n}\\sqrt{{2}}", f"\\sqrt{{{2 * n * n + (n % 3 == 0)}}}") for n in range(1, 20)]
     with VerifierPool(workers=2) as pool:
@@ -58,6 +59,7 @@ def test_a_dead_worker_is_replaced(others: set[int]) -> None:
         assert pool.failures == {"crash": 1}
 
 
+@pytest.mark.slow
 def test_a_dead_child_of_a_worker_is_replaced(others: set[int]) -> None:
     with VerifierPool(workers=1) as pool:
         pool.compare([RIGHT])
@@ -99,6 +101,7 @@ def test_workers_end_with_a_killed_parent() -> None:
     assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
 
 
+@pytest.mark.slow
 def test_threads_may_share_a_pool() -> None:
     answers: list[list[bool | str]] = []
     with VerifierPool(workers=1) as pool:
