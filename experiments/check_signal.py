@@ -24,7 +24,7 @@ from oar.command_line.entry import entry
 from oar.common.errors import ConfigError, OarError
 from oar.config import TrainConfig, build, validated
 from oar.launch.start_model import model_folder
-from oar.method.credit import checked_importance
+from oar.method.credit import checked
 from oar.method.forward.logprobs import score_completions
 from oar.method.importance import CreditInputs, ImportanceEstimator, PerturbationImportance
 from oar.model.load import load_policy, load_tokenizer
@@ -98,7 +98,7 @@ def complaint(
 
 def gives_importance(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
     """Shape, precision, sign, mask."""
-    found = checked_importance(estimator, inputs)
+    found = checked(estimator, inputs)
     if found.requires_grad:
         return "the importance carries a graph: detach it, the weights are constants of the loss"
     values = found[inputs.batch.reasoning_mask]

@@ -5,3 +5,4 @@ COUNTERFACTUALS = ("pad", "random_token", "resampled", "knockout")
 THRESHOLDS = ("quantile", "absolute", "released_drift")
 AGGREGATIONS = ("sequence_mean", "token_mean", "constant")
 RATIO_LEVELS = ("token", "sequence")
+CONTROLS = ("none", "shuffled", "position")  # of method.control

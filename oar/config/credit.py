@@ -4,19 +4,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from oar.config.checks import one_of, require
-from oar.names import COUNTERFACTUALS, PROBES, THRESHOLDS
+from oar.names import CONTROLS, COUNTERFACTUALS, PROBES, THRESHOLDS
 
 
 @dataclass
 class MethodConfig:
-    """Which signal says what a token is worth. `estimator` names a class: a new method is one file and one YAML."""
+    """Which signal says what a token is worth. `estimator` names its class: a new method is one file and one YAML."""
 
     name: str
     estimator: Any
     times_surprisal: bool
+    preserve_mass: bool
+    control: str
     reward: str
 
     def __post_init__(self) -> None:
+        one_of("method.control", self.control, CONTROLS)
         one_of("method.reward", self.reward, ("answer", "random"))
 
 

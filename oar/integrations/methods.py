@@ -32,8 +32,8 @@ def estimator_named(method: str, counterfactual: str) -> ImportanceEstimator:
     """The estimator of conf/method/<method>.yaml; `counterfactual` is what OAR-P and what is made from it put in a token's place.
 
     A name with a dot is a class of yours, `mypkg.Mine`, which is made without arguments (docs/OWN_SIGNAL.md). Those that need
-    the task's own marks are not here, nor is the control of random rewards: rewards are the trainer's. Raises ConfigError for
-    any other name.
+    the task's marks or its right answers in tokens are not here, nor is the control of random rewards: rewards are the
+    trainer's. Raises ConfigError for any other name.
     """
     if "." in method:
         own: ImportanceEstimator = build("method", {TARGET: method}, [method.rpartition(".")[0]])

@@ -69,6 +69,7 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
         [rollout.completion_ids for rollout in rollouts],
         [rollout.sampler_logprobs for rollout in rollouts],
         [task.segments(rollout.completion_ids, text) for rollout, text in zip(rollouts, texts, strict=True)],
+        [gold for group in groups for gold in [task.encode_gold(group.problem)] * len(group.rollouts)],
         pad_id=task.pad_id,
         device=device,
     )

@@ -15,19 +15,21 @@ from oar.learner.distributed import Ranks
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import make_gate
-from oar.method.importance import ImportanceEstimator
+from oar.method.importance import CreditSignal
 from oar.method.probes import make_probe
 from oar.tasks.task import Task
 
 
-def credit_assigner(cfg: TrainConfig, task: Task, estimator: ImportanceEstimator, step: int) -> CreditAssigner:
+def credit_assigner(cfg: TrainConfig, task: Task, signal: CreditSignal, step: int) -> CreditAssigner:
     """The method of a configuration in training step `step` (from 0), on which the probe's warm-up depends."""
     conclude = task.encode_marker(cfg.probe.conclude)
     return CreditAssigner(
-        estimator,
+        signal,
         make_gate(**cfg.gating.options()),
         make_probe(cfg.probe.name, conclude, step=step, warmup_steps=cfg.probe.warmup_steps),
         cfg.method.times_surprisal,
+        cfg.method.preserve_mass,
+        cfg.method.control,
     )
 
 

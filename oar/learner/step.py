@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from oar.common.clock import Clock
-from oar.common.errors import DataError
+from oar.common.errors import ConfigError, DataError
 from oar.common.seeding import generator
 from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
@@ -29,6 +29,7 @@ from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, ma
 from oar.method.advantages import group_advantages, overlong_penalty
 from oar.method.forward.logprobs import score_completions
 from oar.method.gating import weight_metrics
+from oar.method.importance import gives
 from oar.model.parameters import whole
 from oar.rollout.client.vllm import Engine
 from oar.rollout.sync import WeightSync
@@ -69,6 +70,11 @@ class Learner:
         self.source = build("data.source", cfg.data.source, cfg.allow_targets).fitting(self.fits)
         self.groups = GroupStream(GroupSampler(cfg, task, client, self.source) if ranks.first else None)
         self.estimator = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
+        if gives(self.estimator) == "advantages" and cfg.learner.ratio_level == "sequence":
+            raise ConfigError(
+                "learner.ratio_level must be token where a method gives signed token advantages, "
+                "for a sequence is clipped as a whole, by one sign."
+            )
         self.optimizer = make_optimizer(model, cfg.learner)
 
     def training_step(self, steady: Steady = once) -> StepReport:
@@ -86,7 +92,8 @@ class Learner:
                 divide_by_std=cfg.divide_by_std,
                 leave_one_out=cfg.leave_one_out,
             )
-        data = LossBatch.of(graded.batch, advantages, graded.truncated if cfg.overlong == "mask" else None)
+        left_out = graded.truncated if cfg.overlong == "mask" else None
+        data = LossBatch.of(graded.batch, advantages, left_out, signed=gives(self.estimator) == "advantages")
         credit = self.credit(graded, advantages, clock)
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
@@ -199,6 +206,7 @@ def batch_metrics(
     """Diagnostics of the rollouts and of their credit (docs/METHOD.md §8)."""
     batch, mask = graded.batch, graded.batch.completion_mask
     reweighted = batch.has_answer & (advantages != 0)
+    token_advantages = credited.token_advantages[mask]
     weights = weight_metrics(credited.token_weights[reweighted], batch.reasoning_mask[reweighted])
     metrics = {
         "train/reward_mean": float(graded.rewards.mean()),
@@ -206,6 +214,7 @@ def batch_metrics(
         "train/entropy": float(credited.entropy[mask].mean()),
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
         "train/truncated_share": float(graded.truncated.double().mean()),
+        "credit/mean_abs_advantage": float(token_advantages.abs().mean()),
         "probe/fallback_share": float((~batch.has_answer).float().mean()),
     }
     how = {f"grading/{outcome}_share": share for outcome, share in graded.outcomes.items()}

@@ -18,21 +18,27 @@ from oar.method.losses import loss_scale, policy_loss, sampler_correction
 
 @dataclass(frozen=True, slots=True)
 class LossBatch:
-    """B completions, their advantages (B,), and which of their tokens are in the loss (B, T)."""
+    """B completions, their advantages (B,), and which of their tokens are in the loss (B, T).
+
+    signed: token advantages are a signal of their own, so a completion of advantage 0 has a gradient too.
+    """
 
     batch: CompletionBatch
     advantages: Tensor
     loss_mask: Tensor
+    signed: bool = False
 
     @classmethod
-    def of(cls, batch: CompletionBatch, advantages: Tensor, left_out: Tensor | None = None) -> "LossBatch":
+    def of(
+        cls, batch: CompletionBatch, advantages: Tensor, left_out: Tensor | None = None, *, signed: bool = False
+    ) -> "LossBatch":
         """`left_out` (B,): completions that are not in the loss."""
         loss_mask = batch.completion_mask if left_out is None else batch.completion_mask & ~left_out[:, None]
-        return cls(batch, advantages, loss_mask)
+        return cls(batch, advantages, loss_mask, signed)
 
     def contributing(self, reference: PreTrainedModel | None) -> Tensor:
-        """(B,) whether a completion has a gradient: one in the loss has, where its advantage or a KL term gives it one."""
-        return self.loss_mask.any(dim=1) & ((self.advantages != 0) | (reference is not None))
+        """(B,) whether a completion has a gradient: one in the loss has, where advantages or a KL term give it one."""
+        return self.loss_mask.any(dim=1) & ((self.advantages != 0) | self.signed | (reference is not None))
 
 
 def make_optimizer(model: PreTrainedModel, cfg: LearnerConfig) -> torch.optim.AdamW:

@@ -19,7 +19,8 @@ class CompletionBatch:
 
     input_ids (B, L), prompt_lengths (B,), completion_lengths (B,), completion_ids (B, T), sampler_logprobs (B, T);
     masks (B, T): completion_mask, and of a completion with an answer span reasoning_mask, marker_mask, answer_mask
-    (all False where there is none: docs/METHOD.md §2, fallback).
+    (all False where there is none: docs/METHOD.md §2, fallback). gold_ids and gold_mask (B, K): the tokens of the right answer as
+    it would stand behind the marker; K is 0 where nobody has said them.
     """
 
     input_ids: Tensor
@@ -31,6 +32,8 @@ class CompletionBatch:
     marker_mask: Tensor
     answer_mask: Tensor
     sampler_logprobs: Tensor
+    gold_ids: Tensor
+    gold_mask: Tensor
     pad_id: int
 
     def __len__(self) -> int:
@@ -76,11 +79,12 @@ def collate(
     completions: Sequence[Sequence[int]],
     sampler_logprobs: Sequence[Sequence[float]],
     segments: Sequence[Segments | None],
+    golds: Sequence[Sequence[int]] = (),
     *,
     pad_id: int,
     device: torch.device | str = "cpu",
 ) -> CompletionBatch:
-    """Token ids and borders, one entry per completion, as one batch of tensors."""
+    """Token ids and borders, one entry per completion, as one batch of tensors. `golds`: right answers, of all or of none."""
     prompt_lengths = torch.tensor([len(ids) for ids in prompts])
     completion_lengths = torch.tensor([len(ids) for ids in completions])
     rows, width = len(prompts), int(completion_lengths.max())
@@ -95,6 +99,10 @@ def collate(
         found = segments[row]
         if found is not None:
             borders[row] = torch.tensor([found.reasoning_end, found.answer_start, found.answer_end])
+    gold_lengths = torch.tensor([len(gold) for gold in golds] or [0] * rows)
+    gold_mask = torch.arange(int(gold_lengths.max()))[None, :] < gold_lengths[:, None]
+    gold_ids = torch.full(gold_mask.shape, pad_id)
+    gold_ids[gold_mask] = torch.tensor([token for gold in golds for token in gold], dtype=torch.long)
     position = torch.arange(width)[None, :]
     reasoning_end, answer_start, answer_end = borders[:, :, None].unbind(1)
     batch = CompletionBatch(
@@ -107,6 +115,8 @@ def collate(
         marker_mask=(position >= reasoning_end) & (position < answer_start),
         answer_mask=(position >= answer_start) & (position < answer_end),
         sampler_logprobs=logprobs,
+        gold_ids=gold_ids,
+        gold_mask=gold_mask,
         pad_id=pad_id,
     )
     return CompletionBatch(**{name: getattr(batch, name).to(device) for name in _TENSORS}, pad_id=pad_id)

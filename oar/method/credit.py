@@ -1,4 +1,4 @@
-"""The composition of a method: probe and estimator -> gate -> token advantages (docs/METHOD.md §3 to §5)."""
+"""The composition of a method: probe and signal -> gate -> token advantages (docs/METHOD.md §3 to §5, docs/METHODS.md)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from transformers import PreTrainedModel
 
 from oar.common.errors import DataError
 from oar.method.batch import CompletionBatch
+from oar.method.control import controlled
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import Gate
-from oar.method.importance.base import CreditInputs, ImportanceEstimator
+from oar.method.importance.base import CreditInputs, CreditSignal, gives
 from oar.method.probes import Probe
 
 
@@ -24,29 +25,46 @@ class Credit:
     token_advantages: Tensor
 
 
-def checked_importance(estimator: ImportanceEstimator, inputs: CreditInputs) -> Tensor:
-    """What the estimator says, (B, T). Raises DataError where it has another shape or precision; the gate checks the values."""
-    found, shape = estimator(inputs), inputs.batch.reasoning_mask.shape
+def checked(signal: CreditSignal, inputs: CreditInputs) -> Tensor:
+    """What the signal says, (B, T). Raises DataError for another shape or precision, and for weights that cannot be.
+
+    Importance is checked by the gate.
+    """
+    found, shape, name = signal(inputs), inputs.batch.reasoning_mask.shape, type(signal).__name__
     if not isinstance(found, Tensor) or found.shape != shape or found.dtype != torch.float32:
-        name = type(estimator).__name__
         came = f"{tuple(found.shape)} in {found.dtype}" if isinstance(found, Tensor) else repr(type(found))
-        raise DataError(f"{name} must give importance of shape {tuple(shape)} in torch.float32, but gave {came}.")
+        raise DataError(f"{name} must give {gives(signal)} of shape {tuple(shape)} in torch.float32, but gave {came}.")
+    if gives(signal) != "importance":
+        bad = inputs.batch.completion_mask & ~torch.isfinite(found)
+        if gives(signal) == "weights":
+            bad |= inputs.batch.completion_mask & (found < 0)
+        if bad.any():
+            row = int(bad.any(dim=1).nonzero()[0])
+            raise DataError(
+                f"{name} must give finite {gives(signal)}, weights not negative, but row {row} holds {found[row]}."
+            )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class CreditAssigner:
-    """A method under one step's probe: gives each token its share of its completion's advantage, A_{i,t} = w_{i,t} A_i.
+    """A method under one step's probe: gives each token its share of its completion's advantage.
 
-    `gate(importance, reasoning_mask)` turns importance (B, T) into weights (B, T), e.g. `gating.make_gate(tau=0.4, ...)`.
-    With `times_surprisal` the importance is multiplied by -logprob of the sampled token first: what mattered, where the
-    policy took a chance (docs/METHOD.md §9).
+    What the signal gives says how (`oar.method.importance.base.gives`):
+    - importance: `gate(importance, reasoning_mask)` turns it into weights (B, T), e.g. `gating.make_gate(tau=0.4, ...)`, and
+      A_{i,t} = w_{i,t} A_i. With `times_surprisal` it is multiplied by -logprob of the sampled token first: what mattered,
+      where the policy took a chance (docs/METHOD.md §9);
+    - weights: A_{i,t} = w_{i,t} A_i, with `preserve_mass` rescaled so that a completion's weights sum to its tokens;
+    - advantages: A_{i,t} itself.
+    `control`: none, or what a method is held against (`oar.method.control`).
     """
 
-    estimator: ImportanceEstimator
+    signal: CreditSignal
     gate: Gate
     probe: Probe
     times_surprisal: bool = False
+    preserve_mass: bool = False
+    control: str = "none"
 
     def __call__(
         self,
@@ -60,18 +78,29 @@ class CreditAssigner:
     ) -> Credit:
         """Of B completions: their `scores`, `advantages` (B,), a seed each, and ground truth (B, T) by name where there is any.
 
-        Two kinds of completions keep weight 1: those without an answer span (the method's fallback to GRPO) and those of
-        advantage 0, whose weights change nothing and so are not computed. Raises DataError naming the row where importance is
-        negative, NaN or infinite.
+        Two kinds of completions keep weight 1: those without an answer span where there is a gate (the method's fallback to
+        GRPO), and those of advantage 0, whose weights change nothing and so are not computed. Raises DataError naming the row
+        where what the signal gives is NaN or infinite, or negative and no advantage.
         """
         importance = torch.zeros(batch.completion_mask.shape, device=advantages.device)
         weights = torch.ones_like(importance)
-        index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
+        inputs = CreditInputs(model, batch, self.probe, scores, seeds, marks or {}, advantages)
+        if gives(self.signal) == "advantages":
+            found = checked(self.signal, inputs)
+            return Credit(importance, weights, controlled(found, batch.completion_mask, self.control, seeds))
+        gated = gives(self.signal) == "importance"
+        index = ((advantages != 0) & (batch.has_answer | (not gated))).nonzero()[:, 0]
         if len(index):
-            chosen = CreditInputs(model, batch, self.probe, scores, seeds, marks or {}).rows(index)
-            found = checked_importance(self.estimator, chosen)
-            if self.times_surprisal:
-                found = found * -chosen.scores.logprobs.detach()
-            importance[index] = found
-            weights[index] = self.gate(found, chosen.batch.reasoning_mask)
+            chosen = inputs.rows(index)
+            found = checked(self.signal, chosen)
+            mask = chosen.batch.completion_mask
+            if gated:
+                mask = chosen.batch.reasoning_mask
+                found = found * -chosen.scores.logprobs.detach() if self.times_surprisal else found
+                importance[index] = found
+                found = self.gate(found, mask)
+            elif self.preserve_mass:
+                held = found.masked_fill(~mask, 0.0)
+                found = found * mask.sum(dim=1, keepdim=True) / held.sum(dim=1, keepdim=True)
+            weights[index] = controlled(found, mask, self.control, chosen.seeds)
         return Credit(importance, weights, advantages[:, None] * weights)

@@ -82,12 +82,12 @@ def weight_metrics(token_weights: Tensor, reasoning_mask: Tensor) -> dict[str, f
     """How far weights (B, T) are from uniform over reasoning tokens (docs/METHOD.md §8).
 
     `ess_ratio` (sum w)^2 / (T sum w^2), mean over rows; `suppressed_share` and `boosted_share` of tokens below and above
-    1; `max`. Rows without reasoning tokens do not count; without any such row the weights are uniform.
+    1; `max`; `mass`, their mean. Rows without reasoning tokens do not count; without any such row the weights are uniform.
     """
     mask = reasoning_mask.bool()
     filled = mask.any(dim=1)
     if not filled.any():
-        return {"ess_ratio": 1.0, "suppressed_share": 0.0, "boosted_share": 0.0, "max": 1.0}
+        return {"ess_ratio": 1.0, "suppressed_share": 0.0, "boosted_share": 0.0, "max": 1.0, "mass": 1.0}
     weights = token_weights.masked_fill(~mask, 0.0)[filled]
     count = mask.sum(dim=1)[filled]
     ess = weights.sum(dim=1).square() / (count * weights.square().sum(dim=1))
@@ -97,6 +97,7 @@ def weight_metrics(token_weights: Tensor, reasoning_mask: Tensor) -> dict[str, f
         "suppressed_share": float((chosen < 1).float().mean()),
         "boosted_share": float((chosen > 1).float().mean()),
         "max": float(chosen.max()),
+        "mass": float(chosen.mean()),
     }
 
 

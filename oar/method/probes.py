@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from oar.method.batch import CompletionBatch
 
@@ -148,6 +149,42 @@ class AnswerJointProbe(_AnswerSpan):
 
     def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
         """The drop of the log-likelihood: negative where the change made the answer likelier."""
+        return clean - changed
+
+    def log_likelihood(self, outcome: Tensor) -> Tensor:
+        """The outcome itself."""
+        return outcome
+
+
+class GoldProbe:
+    """The log-likelihood of the right answer behind the completion's own reasoning and marker, whatever it answers."""
+
+    def inputs(self, batch: CompletionBatch) -> ProbeInputs:
+        """Rows prompt | reasoning | marker | right answer; its last token, which no position that is read sees, is cut off."""
+        start = batch.prompt_lengths[:, None] + batch.answer_mask.int().argmax(dim=1, keepdim=True)
+        count = batch.gold_mask.sum(dim=1, keepdim=True)
+        lengths = (start + count)[:, 0] - 1
+        offset = torch.arange(int(lengths.max()), device=start.device) - start  # (B, L)
+        own = pad(batch.input_ids, (0, offset.shape[1]), value=batch.pad_id)[:, : offset.shape[1]]
+        gold = batch.gold_ids.gather(1, offset.clamp(0, batch.gold_ids.shape[1] - 1))
+        ids = torch.where(offset < 0, own, gold).masked_fill(offset >= count - 1, batch.pad_id)
+        step = torch.arange(batch.gold_ids.shape[1], device=start.device)
+        return ProbeInputs(
+            input_ids=ids,
+            lengths=lengths,
+            reasoning_positions=_completion_positions(batch),
+            read_positions=torch.where(batch.gold_mask, start - 1 + step, 0),
+            read_mask=batch.gold_mask,
+            read_ids=batch.gold_ids,
+        )
+
+    def outcome(self, logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
+        """log p of the whole right answer, (R,), in nats."""
+        chosen = logits.log_softmax(dim=-1).gather(2, read_ids[:, :, None])[:, :, 0]
+        return chosen.masked_fill(~read_mask, 0.0).sum(dim=1)
+
+    def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
+        """The drop of the log-likelihood: negative where the change made the right answer likelier."""
         return clean - changed
 
     def log_likelihood(self, outcome: Tensor) -> Tensor:

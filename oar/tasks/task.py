@@ -88,6 +88,14 @@ class Task:
             )
         return list(ids)
 
+    def encode_gold(self, problem: Problem) -> list[int]:
+        """Token ids of the right answer as they would stand behind the marker; none where it cannot be written there."""
+        marker = self.markers if isinstance(self.markers, str) else self.markers[0]
+        written = f"{marker}{problem.answer}}}" if marker.endswith("{") else f"{marker} {problem.answer}"
+        ids = list(self.tokenizer.encode(written, add_special_tokens=False))
+        found = self.segments(ids)
+        return [] if found is None else ids[found.answer_start : found.answer_end]
+
     def decode(self, ids: Sequence[int]) -> str:
         """A completion's text, special tokens left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

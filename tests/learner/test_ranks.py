@@ -60,7 +60,9 @@ def assert_alike(one: Result, two: Result, close: float) -> None:
         coarse = max(1e-3, 10 * close)
         assert without(SHARES, found) == pytest.approx(without(SHARES, expected), abs=coarse, rel=coarse)
         # A token at the gate's quantile may fall on either side of it by a rounding: two of 500 tokens.
-        assert {name: found[name] for name in SHARES} == pytest.approx({name: expected[name] for name in SHARES}, abs=4e-3)
+        assert {name: found[name] for name in SHARES} == pytest.approx(
+            {name: expected[name] for name in SHARES}, abs=4e-3
+        )
     assert set(weights) == set(other_weights)
     for name, weight in weights.items():
         torch.testing.assert_close(other_weights[name], weight, atol=close, rtol=0)

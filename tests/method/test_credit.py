@@ -1,5 +1,8 @@
 """The composition estimator -> gate -> token advantages."""
 
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
 import pytest
 import torch
 
@@ -7,6 +10,7 @@ from oar.common.errors import DataError
 from oar.method.credit import CreditAssigner
 from oar.method.gating import make_gate
 from oar.method.importance import PerturbationImportance, UniformImportance
+from oar.method.importance.base import CreditInputs
 from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch
 
@@ -74,3 +78,34 @@ def test_importance_that_is_not_a_number_names_its_row():
 
     with pytest.raises(DataError, match="row 2"):
         assigned(batch, torch.ones(4), broken)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A signal that gives weights itself: twice as much to later tokens."""
+
+    factor: float = 1.0
+    gives: ClassVar[Literal["weights"]] = "weights"
+
+    def __call__(self, inputs: CreditInputs) -> torch.Tensor:
+        steps = torch.arange(inputs.batch.completion_mask.shape[1])
+        return (self.factor * (1.0 + (steps > 2))).expand(inputs.batch.completion_mask.shape).float()
+
+
+def test_weights_without_a_gate_reach_every_token_and_keep_the_mass_where_asked():
+    batch, advantages = random_batch(5, unanswered=(1,)), torch.tensor([0.3, -0.7, 0.0, -0.1])
+    mask = batch.completion_mask
+    credit = assigned(batch, advantages, Weights(3.0))
+    assert (credit.token_weights[2] == 1).all()
+    for row in (0, 1, 3):
+        count = int(mask[row].sum())
+        assert credit.token_weights[row, :count].tolist() == [3.0] * min(3, count) + [6.0] * (count - 3)
+    torch.testing.assert_close(credit.token_advantages, advantages[:, None] * credit.token_weights)
+    kept = assigned(batch, advantages, Weights(3.0), preserve_mass=True).token_weights * mask
+    torch.testing.assert_close(kept.sum(dim=1), mask.sum(dim=1).float())
+
+
+@pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
+def test_weights_that_cannot_be_are_refused(factor):
+    with pytest.raises(DataError, match="Weights must give finite weights"):
+        assigned(random_batch(5), torch.ones(4), Weights(factor))

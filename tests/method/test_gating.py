@@ -216,6 +216,7 @@ def test_weight_metrics_by_hand():
         "suppressed_share": 0.5,
         "boosted_share": 0.5,
         "max": 1.5,
+        "mass": 1.0,
     }
     assert weight_metrics(weights[:0], mask[:0])["ess_ratio"] == 1.0
 

@@ -1,6 +1,6 @@
 """Estimators of token importance: one file each, one Protocol (`base.py`)."""
 
-from oar.method.importance.base import CreditInputs, ImportanceEstimator
+from oar.method.importance.base import CreditInputs, CreditSignal, ImportanceEstimator, gives
 from oar.method.importance.controls import (
     EntropyImportance,
     InvertedImportance,
@@ -12,10 +12,14 @@ from oar.method.importance.controls import (
 )
 from oar.method.importance.gradient import GradientImportance, GradientNormImportance
 from oar.method.importance.perturbation import PerturbationImportance
+from oar.method.importance.signed import CounterfactualDrop, GradientDrop, SignedAdvantages, SignMatchedImportance
 
 __all__ = [
+    "CounterfactualDrop",
     "CreditInputs",
+    "CreditSignal",
     "EntropyImportance",
+    "GradientDrop",
     "GradientImportance",
     "GradientNormImportance",
     "ImportanceEstimator",
@@ -25,5 +29,8 @@ __all__ = [
     "PositionImportance",
     "RandomImportance",
     "ShuffledImportance",
+    "SignMatchedImportance",
+    "SignedAdvantages",
     "UniformImportance",
+    "gives",
 ]

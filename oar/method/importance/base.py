@@ -1,12 +1,13 @@
 """What every estimator of token importance is given and what it gives back."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from oar.common.errors import DataError
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import Scores
 from oar.method.probes import Probe
@@ -18,7 +19,7 @@ class CreditInputs:
 
     scores: the policy's own, of the same rows as `batch`; seeds: B numbers: every random draw for a completion is made on the
     CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name ("causal",
-    "written", "error"), empty where the task knows none.
+    "written", "error"), empty where the task knows none; advantages (B,), None where nobody has compared completions.
     """
 
     model: PreTrainedModel
@@ -27,12 +28,22 @@ class CreditInputs:
     scores: Scores
     seeds: Sequence[int]
     marks: Mapping[str, Tensor] = field(default_factory=dict)
+    advantages: Tensor | None = None
+
+    def signs(self) -> Tensor:
+        """(B,) 1 for completions that are to be drawn more often, -1 for the others. Raises DataError without advantages."""
+        if self.advantages is None:
+            raise DataError("This method needs the advantages of the completions, but was called without.")
+        return self.advantages.sign()
 
     def rows(self, index: Tensor) -> "CreditInputs":
         """The same for some of the completions (integer positions)."""
         marks = {name: mark[index] for name, mark in self.marks.items()}
         seeds = tuple(self.seeds[row] for row in index.tolist())
-        return replace(self, batch=self.batch.rows(index), scores=self.scores.rows(index), seeds=seeds, marks=marks)
+        advantages = None if self.advantages is None else self.advantages[index]
+        return CreditInputs(
+            self.model, self.batch.rows(index), self.probe, self.scores.rows(index), seeds, marks, advantages
+        )
 
 
 class ImportanceEstimator(Protocol):
@@ -41,6 +52,35 @@ class ImportanceEstimator(Protocol):
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in float32, 0 outside the reasoning mask. Every completion in `inputs.batch` has an answer span."""
         ...
+
+
+class WeightEstimator(Protocol):
+    """Token weights w_t >= 0 without a gate: A_t = w_t A. Their mean need not be 1; a completion's fallback is weight 1."""
+
+    gives: ClassVar[Literal["weights"]]
+
+    def __call__(self, inputs: CreditInputs) -> Tensor:
+        """(B, T) in float32, read under the completion mask. Every completion in `inputs.batch` has an advantage."""
+        ...
+
+
+class AdvantageEstimator(Protocol):
+    """Signed token advantages A_t in place of A, groups without a difference in reward included; the fallback is A itself."""
+
+    gives: ClassVar[Literal["advantages"]]
+
+    def __call__(self, inputs: CreditInputs) -> Tensor:
+        """(B, T) in float32, read under the completion mask."""
+        ...
+
+
+CreditSignal = ImportanceEstimator | WeightEstimator | AdvantageEstimator
+GIVES = ("importance", "weights", "advantages")
+
+
+def gives(signal: CreditSignal) -> str:
+    """One of GIVES, by the class attribute of that name: what a signal's numbers are; importance where it says nothing."""
+    return getattr(signal, "gives", GIVES[0])
 
 
 def chunks(row_lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

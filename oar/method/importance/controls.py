@@ -5,13 +5,13 @@ credit assignment; the marks are the ceiling of what any signal could reach.
 """
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from oar.common.errors import DataError
 from oar.common.seeding import generator
+from oar.method.control import shuffled
 from oar.method.importance.base import CreditInputs, ImportanceEstimator
 
 
@@ -69,14 +69,7 @@ class ShuffledImportance:
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in the unit of the other estimator."""
-        mask, importance = inputs.batch.reasoning_mask, self.of(inputs)
-        counts = mask.sum(dim=1).tolist()
-        order = [
-            before + torch.randperm(count, generator=generator(seed, "shuffle"))
-            for seed, count, before in zip(inputs.seeds, counts, accumulate([0, *counts[:-1]]), strict=True)
-        ]
-        shuffled = importance[mask][torch.cat(order).to(mask.device)]
-        return torch.zeros_like(importance).masked_scatter(mask, shuffled)
+        return shuffled(self.of(inputs), inputs.batch.reasoning_mask, inputs.seeds)
 
 
 @dataclass(frozen=True, slots=True)

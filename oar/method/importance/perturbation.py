@@ -61,14 +61,14 @@ class PerturbationImportance:
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in nats."""
         if self.budget is None:
-            return self.measure(inputs, inputs.batch.reasoning_mask)
+            return self.measure(inputs, inputs.batch.reasoning_mask).clamp(min=0)
         norms = GradientNormImportance(self.max_tokens_per_forward)(inputs)
         candidates = largest(norms, inputs.batch.reasoning_mask, self.budget)
-        return _fill_in(self.measure(inputs, candidates), norms, candidates)
+        return _fill_in(self.measure(inputs, candidates).clamp(min=0), norms, candidates)
 
     @torch.no_grad()
     def measure(self, inputs: CreditInputs, tokens: Tensor) -> Tensor:
-        """(B, T) importance of the marked tokens (B, T) among the reasoning tokens, 0 elsewhere."""
+        """(B, T) divergence of the marked reasoning tokens (B, T), negative where the probe's is; 0 elsewhere."""
         importance = torch.zeros(tokens.shape, device=tokens.device)
         embed = inputs.model.get_input_embeddings()
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=False):
@@ -87,7 +87,7 @@ class PerturbationImportance:
                 with recompute(inputs.model, keys, job) as hidden:
                     logits = inputs.model.get_output_embeddings()(hidden).float()
                 changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
-                moved = inputs.probe.divergence(clean.outcome[rows], changed).clamp(min=0)
+                moved = inputs.probe.divergence(clean.outcome[rows], changed)
                 importance[clean.completions[rows], token[some.index]] = moved
         return importance
 

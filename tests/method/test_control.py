@@ -1,0 +1,55 @@
+"""A control has a method's numbers without what the method knows."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oar.method.control import by_position, controlled, shuffled
+from tests.method.test_credit import OAR_P, assigned
+from tests.models import random_batch
+
+
+def ragged(seed: int, counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    mask = torch.arange(max(counts))[None] < torch.tensor(counts)[:, None]
+    return torch.rand(mask.shape, generator=torch.Generator().manual_seed(seed)), mask
+
+
+@given(st.integers(0, 99), st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(max))
+def test_shuffled_keeps_each_rows_values(seed: int, counts: list[int]) -> None:
+    values, mask = ragged(seed, counts)
+    found = shuffled(values, mask, range(len(counts)))
+    for row, own in enumerate(mask):
+        assert torch.equal(found[row, own].sort().values, values[row, own].sort().values)
+        alone = shuffled(values[row : row + 1, : counts[row]], own[None, : counts[row]], [row])
+        assert torch.equal(alone[0], found[row, own]), "it depends on the other rows"
+    assert (found[~mask] == 0).all()
+
+
+@given(st.integers(0, 99), st.lists(st.integers(1, 40), min_size=1, max_size=5))
+def test_by_position_keeps_the_sum_and_the_profile(seed: int, counts: list[int]) -> None:
+    values, mask = ragged(seed, counts)
+    found = by_position(values, mask)
+    for row, count in enumerate(counts):
+        expected = []
+        for part in range(10):
+            inside = [at for at in range(count) if at * 10 // count == part]
+            expected += [float(values[row, inside].mean())] * len(inside)
+        torch.testing.assert_close(found[row, :count], torch.tensor(expected))
+    torch.testing.assert_close(found.sum(dim=1), (values * mask).sum(dim=1))
+
+
+def test_what_is_outside_the_mask_stays() -> None:
+    values, mask = ragged(0, [3, 5])
+    for control in ("none", "shuffled", "position"):
+        assert torch.equal(controlled(values, mask, control, range(2))[~mask], values[~mask])
+    assert controlled(values, mask, "none", range(2)) is values
+
+
+def test_a_method_is_controlled_by_one_key() -> None:
+    batch, advantages = random_batch(1, longest=40), torch.tensor([0.3, -0.7, 1.1, -0.1])
+    own = assigned(batch, advantages, OAR_P).token_weights
+    for control in ("shuffled", "position"):
+        found = assigned(batch, advantages, OAR_P, control=control).token_weights
+        assert (found[~batch.reasoning_mask] == 1).all()
+        torch.testing.assert_close(found.sum(dim=1), own.sum(dim=1))
+        assert not torch.allclose(found, own)
