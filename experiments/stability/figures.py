@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from experiments.stability.gathering import LAST, Gathered
-from experiments.stability.levels import Levels, short
+from experiments.stability.gathering import LAST
+from experiments.stability.levels import Level, Levels, short
 from oar.analysis.claims.quantities import COLLAPSE_WINDOW
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, THICK, draw_dots, save_png
 from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
@@ -65,7 +65,7 @@ def draw_levels(levels: Levels, path: Path) -> None:
     draw_dots(shown, path, beside=beside, note=THICK)
 
 
-def draw_trajectories(gathered: Gathered, levels: Levels, path: Path) -> None:
+def draw_trajectories(metrics: pd.DataFrame, runs: pd.DataFrame, levels: Levels, path: Path) -> None:
     """A row of panels per curve and a column per value of the second setting; lines are values of the first."""
     lines = levels.values[0]
     second = levels.values[1] if len(levels.keys) == 2 else [None]
@@ -79,7 +79,7 @@ def draw_trajectories(gathered: Gathered, levels: Levels, path: Path) -> None:
             value = second[number % across if down > 1 else 0]
             for index, line in enumerate(lines):
                 level = (line,) if len(levels.keys) == 1 else (line, value)
-                _draw_curves(axes, gathered, levels, level, name, index)
+                _draw_curves(axes, metrics, runs, levels, level, name, index)
             at = "" if value is None else f", {short(levels.keys[1])} {value}"
             axes.set_title(f"{CURVES[name]}{at}", loc="left", fontsize=10)
             axes.set_xlabel("training step" if number >= across * (down - 1) else "")
@@ -133,24 +133,25 @@ def _collapse_text(cell: Cell) -> str:
     return f"{cell['collapse_step']}\n({cell['collapsed']} of {cell['begun']} runs)"
 
 
-def _draw_curves(axes: Axes, gathered: Gathered, levels: Levels, level: tuple[Any, ...], name: str, index: int) -> None:
-    metrics = gathered.metrics
+def _draw_curves(
+    axes: Axes, metrics: pd.DataFrame, runs: pd.DataFrame, levels: Levels, level: Level, name: str, index: int
+) -> None:
     chosen = metrics[(metrics["metric"] == LAST[name]) & (metrics["step"] >= 1)]
     for key, value in zip(levels.keys, level, strict=True):
         chosen = chosen[chosen[key] == value]
     if chosen.empty:
         return
-    runs = chosen.pivot(index="step", columns="run", values="value").rolling(COLLAPSE_WINDOW, min_periods=1).mean()
+    curves = chosen.pivot(index="step", columns="run", values="value").rolling(COLLAPSE_WINDOW, min_periods=1).mean()
     lines = levels.values[0]
     numeric = not isinstance(lines[0], str)
     colour = mpl.colormaps[MAP](index / max(1, len(lines) - 1) * 0.9) if numeric else COLOURS[index % len(COLOURS)]
-    collapsed: dict[Any, Any] = dict(zip(gathered.runs["run"], gathered.runs["collapse_step"], strict=True))
-    for run, curve in runs.items():
+    collapsed: dict[Any, Any] = dict(zip(runs["run"], runs["collapse_step"], strict=True))
+    for run, curve in curves.items():
         axes.plot(curve.index, curve, color=colour, linewidth=0.6, alpha=0.5)
         if pd.notna(collapsed[run]):
             step = int(collapsed[run])
             axes.plot(step, curve[step], marker="x", color="#D55E00", markersize=9, markeredgewidth=2)
-    mean = runs.dropna().mean(axis=1)
+    mean = curves.dropna().mean(axis=1)
     marker = MARKERS[index % len(MARKERS)]
     every = (index, max(1, len(mean) // 6))
     axes.plot(

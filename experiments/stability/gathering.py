@@ -24,7 +24,7 @@ from oar.config.saved import saved_config
 from oar.runs.folder import Run, check_alike, read_lines, read_run
 from oar.runs.tracking import METRICS
 
-FINISHED, UNFINISHED, NOT_BEGUN = "finished", "unfinished", "not begun"
+STATES = FINISHED, UNFINISHED, NOT_BEGUN = "finished", "unfinished", "not begun"
 # Where a run writes, reports and finds its servers says nothing of what it computes.
 ELSEWHERE = ("output_dir", "resume", "allow_targets", "tracking.", "rollout.url", "rollout.host", "rollout.port")
 # column of the table of runs: metric of metrics.jsonl, of whose last COLLAPSE_WINDOW steps it is the mean

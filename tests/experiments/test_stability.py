@@ -9,7 +9,7 @@ from PIL import Image
 
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
-from experiments.stability.page import study_of, write_stability
+from experiments.stability.page import usual_reference, write_stability
 from oar.analysis.reports.page import UNWRITTEN
 from tests.experiments.made_runs import make_run
 from tests.experiments.test_gathering import recorded
@@ -18,9 +18,8 @@ from tests.experiments.test_gathering import recorded
 def page(folder: Path, out: Path, repeat: str | None = None) -> str:
     gathered = gather([folder])
     keys = deciding_keys(gathered)
-    study = study_of(keys)
-    levels = compare_levels(gathered, keys, None, usual=study.reference)
-    return write_stability(study, gathered, levels, out, repeat=repeat).read_text()
+    levels = compare_levels(gathered, keys, None, usual=usual_reference(keys))
+    return write_stability(gathered, levels, out, repeat=repeat).read_text()
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_the_frontier(frontier: Path, tmp_path: Path) -> None:
     for picture in ("frontier.png", "trajectories.png"):
         assert f"({picture})" in text
         with Image.open(out / picture) as image:
-            assert 900 <= image.width <= 2000
+            assert 120 <= image.width <= 270
     tidy = pd.read_parquet(out / "metrics.parquet")
     assert len(tidy) == (20 + 5 * 3) * 2
     assert set(tidy["gating.tau"]) == {0.2, 0.4}

@@ -5,6 +5,7 @@ Only columns that are named as the paper's hold what the paper says; everything 
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,6 +18,7 @@ from oar.statistics.intervals import CONFIDENCE
 PAPER = "paper"  # the profile of the paper's own setting
 
 DIGITS = {"%": 1, "points": 1, "x": 2, "steps": 0, "reward": 3}  # by unit
+NUMBERS = ["tolerance", "value", "low", "high", "problems"]
 SIGNED = ("points", "steps", "reward")
 RULES = f"""A claim says in which range a quantity lies: "A > B" that a difference lies above 0 (a ratio above 1), a number that
 it is that number. The verdict compares this range with the {CONFIDENCE:.0%} interval of what was measured here:
@@ -56,6 +58,13 @@ def claims_section(table: pd.DataFrame, profile: str) -> str:
     if len(tested):
         parts += ["## What was tested on", _record(tested)]
     return "\n\n".join(parts)
+
+
+def read_ledger(path: Path) -> pd.DataFrame:
+    """A table of `oar.analysis.claims.ledger.ledger` that was written as CSV: all but NUMBERS is text."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table[NUMBERS] = table[NUMBERS].apply(pd.to_numeric)
+    return table.astype({"problems": "Int64"})
 
 
 def tested_table(rows: pd.DataFrame) -> str:

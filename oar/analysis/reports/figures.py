@@ -30,6 +30,7 @@ STYLE: dict[Any, Any] = {
     "font.size": 10,
 }
 THICK = f"thin: {CONFIDENCE:.0%} interval to judge by; thick: of its bootstrap alone"
+DPI = 150
 FAR = 3.0  # of the median reach of the intervals: a difference beyond is not drawn to scale
 # metric of metrics.jsonl: title of its panel, steps of the running mean (one batch is noisy, an evaluation is not)
 CURVES = {
@@ -170,4 +171,4 @@ def style(name: str, names: Sequence[str]) -> dict[str, Any]:
 def save_png(figure: Figure, path: Path) -> None:
     """The figure as a PNG file, written atomically, without the name of the program that made it."""
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        figure.savefig(temporary, dpi=DPI, format="png", metadata={"Software": None})
