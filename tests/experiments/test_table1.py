@@ -10,7 +10,12 @@ from oar.analysis.claims.claims import REFERENCE
 from oar.common.errors import DataError
 from tests.experiments.made_runs import describe_run, write_lines
 
-PROVENANCE: dict[str, object] = {"config_hash": "abc", "git_commit": None, "versions": {"torch": "2", "oar": None}}
+PROVENANCE: dict[str, object] = {
+    "command": "x",
+    "config_hash": "abc",
+    "git_commit": None,
+    "versions": {"torch": "2", "oar": None},
+}
 PNG = b"\x89PNG\r\n\x1a\n"
 Cell = tuple[str, Path]
 
@@ -158,8 +163,8 @@ def test_pictures_and_provenance_are_there(tmp_path: Path) -> None:
     assert record["config_hash"] == "abc"
     assert record["cells"][0] == {"method": "base", "seed": 0, "seconds": 100.0}
     assert len(record["cells"]) == 6
-    assert "| seconds of GRPO, by seed | 100, 100 |" in text
-    assert "| git_commit |  |" in text
+    assert "| GRPO | 100, 100 |" in text
+    assert "| git_commit | None |" in text
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "claims.csv", "curves.png", "differences.csv", "provenance.json", "table1.csv", "table1.md", "table1.png",
     ]  # fmt: skip
