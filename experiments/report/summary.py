@@ -18,7 +18,7 @@ from oar.evaluation.evaluate import MEAN
 from oar.statistics.intervals import ENDS
 
 CAUSAL, ERROR = "causal_auc", "error_top_fifth"  # metrics of recall.csv
-TABLE1 = "embedded"  # folder of results/: its answers come first
+TABLE1 = "table1"  # folder of results/: its answers come first
 CHANCE = "uniform"  # its constant signal
 SIGNS = {REPRODUCED: "✓", WITHIN: "≈", NOT_REPRODUCED: "✗", TOO_FEW: "?", NOT_RUN: "–"}
 
@@ -149,7 +149,7 @@ def _compared(table: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def what_it_costs(question: str, table: pd.DataFrame, source: str) -> Answer | None:
-    """From bench.csv: whole training steps in GRPO's."""
+    """From bench_importance.csv: whole training steps in GRPO's."""
     if not {"part", "method", "metric", "value"} <= set(table.columns):
         return None
     steps = table[table["part"] == "steps"].pivot_table(index="method", columns="metric", values="value", sort=False)
@@ -205,7 +205,7 @@ def what_became_of_the_claims(question: str, table: pd.DataFrame, source: str) -
 QUESTIONS: list[tuple[str, str, Callable[[str, pd.DataFrame, str], Answer | None]]] = [
     ("recall/recall.csv", "Which tokens got the credit?", which_tokens),
     ("*/differences.csv", "Does it matter?", does_it_matter),
-    ("importance-cost/bench.csv", "What does it cost?", what_it_costs),
+    ("bench_importance/bench_importance.csv", "What does it cost?", what_it_costs),
     ("*/claims.csv", "What became of the paper's claims?", what_became_of_the_claims),
 ]
 

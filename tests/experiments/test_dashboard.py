@@ -25,7 +25,7 @@ from tests.experiments.inspector_pages import ATTACK
 from tests.experiments.test_inspector import Elements
 from tests.experiments.test_inspector_browser import CHROMIUM, QUIET
 
-REAL = Path(__file__).parents[2] / "results" / "embedded"
+REAL = Path(__file__).parents[2] / "results" / "table1"
 
 
 def settings(method: str, seed: int = 1, steps: int = 100, **gating: object) -> dict:

@@ -41,8 +41,8 @@ def test_every_link_and_picture_leads_to_a_file_or_into_the_page(results: Path, 
     pictures = [str(one["src"]) for one in elements.attributes if "src" in one]
     assert sorted(Path(source).name for source in pictures) == ["gating.png", "recall.png", "second.png", "unnamed.png"]
     links = [*(str(one["href"]) for one in elements.attributes if "href" in one), *pictures]
-    assert {"../results/recall/recall.md#numbers", "../docs/METHOD.md", "../results/embedded/claims.csv"} <= set(links)
-    assert "../results/inspector/step_000001.html" in links
+    assert {"../results/recall/recall.md#numbers", "../docs/METHOD.md", "../results/table1/claims.csv"} <= set(links)
+    assert "../results/inspect_credit/step_000001.html" in links
     for link in links:
         if link.startswith("#"):
             assert link[1:] in ids, link
@@ -65,7 +65,7 @@ def test_text_of_results_stays_text(report: Report) -> None:
 
 def test_chapters_stand_in_their_order(report: Report) -> None:
     names = re.findall(r'<h3 id="([^"]+)"', report.text)
-    assert names == ["inspector", "recall", "embedded", "gating", "odd_one", "untabled"]
+    assert names == ["inspect_credit", "recall", "table1", "gating", "odd_one", "untabled"]
     assert re.findall(r'<h2 id="[^"]+">([^<]+)', report.text) == [
         "Which tokens?",
         "Does it matter?",
@@ -90,7 +90,7 @@ def test_what_is_missing_or_broken_is_named(report: Report) -> None:
     ):
         assert sentence in "\n".join(report.notes)
         assert sentence in report.text
-    assert not any("gating" in note or "reference" in note or "inspector" in note for note in report.notes)
+    assert not any("gating" in note or "reference" in note or "inspect_credit" in note for note in report.notes)
 
 
 def test_a_page_shows_what_people_concluded_and_where_its_numbers_come_from(report: Report) -> None:
@@ -142,7 +142,7 @@ def test_a_question_that_several_folders_answer_says_which(results: Path, tmp_pa
     several = shutil.copytree(results, tmp_path / "several")
     sweep = write_folder(several / "tau", "# A sweep")
     for name in ("differences.csv", "claims.csv"):
-        shutil.copy(several / "embedded" / name, sweep / name)
+        shutil.copy(several / "table1" / name, sweep / name)
     assert [answer.question for answer in summary(several)[0]] == [
         "Which tokens got the credit?",
         "Does it matter?",
@@ -153,11 +153,11 @@ def test_a_question_that_several_folders_answer_says_which(results: Path, tmp_pa
 
 
 def test_above_and_below_need_an_interval_beside_zero(results: Path) -> None:
-    table = pd.read_csv(results / "embedded" / "differences.csv")
+    table = pd.read_csv(results / "table1" / "differences.csv")
 
     def told(low: float, high: float) -> tuple[str, str]:
         frame = table[table["method"] == "oar_g"].assign(low=low, high=high)
-        answer = does_it_matter("?", frame, "embedded/differences.csv")
+        answer = does_it_matter("?", frame, "table1/differences.csv")
         assert answer is not None
         return answer.short, answer.sentences[0].split(": ")[1]
 
@@ -191,11 +191,11 @@ def test_costs_are_read_in_steps_of_grpo() -> None:
         for method, values in steps.items()
         for metric, value in zip(metrics, values, strict=True)
     ]
-    answer = what_it_costs("Cost?", pd.DataFrame(rows), "importance-cost/bench.csv")
+    answer = what_it_costs("Cost?", pd.DataFrame(rows), "bench_importance/bench_importance.csv")
     assert answer is not None
     assert answer.short == "A step takes 1.20 (OAR-G) to 2.80 (OAR-P) of GRPO's."
     assert answer.line == "OAR-G 1.20 [1.10, 1.30], OAR-P 2.80 [2.70, 2.90]."
-    assert answer.folder == "importance-cost"
+    assert answer.folder == "bench_importance"
 
 
 def test_a_signal_no_better_than_chance_is_called_that() -> None:
@@ -212,9 +212,9 @@ def test_a_signal_no_better_than_chance_is_called_that() -> None:
 def test_tables_of_another_form_give_no_answer(tmp_path: Path) -> None:
     for folder, name in (
         ("recall", "recall.csv"),
-        ("embedded", "differences.csv"),
-        ("importance-cost", "bench.csv"),
-        ("embedded", "claims.csv"),
+        ("table1", "differences.csv"),
+        ("bench_importance", "bench_importance.csv"),
+        ("table1", "claims.csv"),
     ):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / name).write_text("other,columns\n1,2\n")
