@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from experiments.shared.settings import flatten
 from oar.analysis.reports.figures import COLOURS, MARKERS
 from oar.analysis.reports.methods import BASE, GRPO, LABELS, label, method_order
 
@@ -74,14 +75,6 @@ def lines_of(configs: Sequence[Mapping[str, Any]]) -> list[Line]:
 def other_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Settings outside `method` that some runs have otherwise than others: a comparison of methods is one of these as well."""
     return _differing([config for config in map(flatten, configs) if config.get("learner.steps") != 0])
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"gating.tau": 0.4, ...} of nested settings."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _distinguishing_keys(methods: Sequence[str], flat: Sequence[Mapping[str, Any]]) -> list[str]:
