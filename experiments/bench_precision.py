@@ -27,6 +27,7 @@ from oar.common.files import atomic_path, write_text_atomic
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed, generator
 from oar.config import build, validated
+from oar.config.checks import Positive
 from oar.method.batch import CompletionBatch, collate
 from oar.method.forward.logprobs import score_completions
 from oar.method.importance import CreditInputs, ImportanceEstimator
@@ -58,18 +59,15 @@ class BenchPrecisionConfig:
     seed: int
     architecture: dict[str, Any]
     spreads: list[float]
-    completions: int
-    prompt_tokens: int
-    reasoning_tokens: int
-    answer_tokens: int
+    completions: Positive
+    prompt_tokens: Positive
+    reasoning_tokens: Positive
+    answer_tokens: Positive
     signals: dict[str, Any]
-    threads: int
+    threads: Positive
     output_dir: str
 
     def __post_init__(self) -> None:
-        for name in ("completions", "prompt_tokens", "reasoning_tokens", "answer_tokens", "threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more, but is {getattr(self, name)}.")
         if not self.spreads or min(self.spreads) <= 0:
             raise ConfigError(f"spreads must be numbers above 0, but is {self.spreads}.")
 

@@ -13,6 +13,7 @@ from experiments.shared.updates import PlainImportance, Synthetic
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT, code_hash
 from oar.config import TrainConfig, build
+from oar.config.checks import Positive
 from oar.config.composed import composed_run
 from oar.method.importance import ImportanceEstimator
 
@@ -41,21 +42,18 @@ class BenchConfig:
     faithful: float
     grid: str
     grids: dict[str, GridConfig]
-    prompt_tokens: int
-    answer_tokens: int
-    rounds: int
+    prompt_tokens: Positive
+    answer_tokens: Positive
+    rounds: Positive
     method_seconds: float
     limit_s: float
     synthetic_methods: list[str]
     step_methods: list[str]
     step_warmup: int
-    step_rounds: int
+    step_rounds: Positive
     output_dir: str
 
     def __post_init__(self) -> None:
-        for key in ("prompt_tokens", "answer_tokens", "rounds", "step_rounds"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
         if not self.parts or set(self.parts) - set(PARTS):
             raise ConfigError(f"parts must be some of {', '.join(PARTS)}, but is {self.parts}.")
         if STEPS in self.parts and EMBEDDED not in self.parts:

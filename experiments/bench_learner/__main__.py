@@ -29,6 +29,7 @@ from oar.common.progress import progress_bars
 from oar.common.provenance import ROOT, code_hash, collect_provenance, git_state
 from oar.common.seeding import generator
 from oar.config import validated
+from oar.config.checks import Positive
 from oar.config.composed import composed_run
 
 OLD_NOISE = 0.1  # nats; standard deviation of the old logprobs about those of a uniform policy
@@ -52,17 +53,14 @@ class BenchLearnerConfig:
     dtype: str
     sizes: dict[str, SizeConfig]
     batches: dict[str, float]
-    prompt_tokens: int
+    prompt_tokens: Positive
     sides: list[str]
-    rounds: int
-    steps: int
+    rounds: Positive
+    steps: Positive
     headline: HeadlineConfig
     output_dir: str
 
     def __post_init__(self) -> None:
-        for key in ("prompt_tokens", "rounds", "steps"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
         if set(self.sides) - set(SIDES) or not {OAR, TRL} <= set(self.sides):
             raise ConfigError(f"sides must be some of {', '.join(SIDES)}, oar and trl among them, but is {self.sides}.")
         if any(not 0 < share <= 1 for share in self.batches.values()):

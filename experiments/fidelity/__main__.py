@@ -36,12 +36,13 @@ from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import Subject, examine
 from oar.analysis.signals.recall import SPEARMAN
 from oar.command_line.entry import entry
+from oar.common.cache import kept_path, kept_table
 from oar.common.errors import ConfigError
-from oar.common.files import atomic_path
 from oar.common.progress import progress_bars, stage
-from oar.common.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
+from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed
 from oar.config import GatingConfig, TrainConfig, build, validated
+from oar.config.checks import Positive, one_of
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.method.gating import bilevel_weights
@@ -71,7 +72,7 @@ class FidelityConfig:
     seed: int
     overrides: list[str]
     split: str
-    problems: int
+    problems: Positive
     trained: str | None
     variant_teaching: dict[str, Any]
     conditions: dict[str, ConditionConfig]
@@ -80,17 +81,13 @@ class FidelityConfig:
     series: dict[str, dict[str, str]]
     signals: dict[str, Any]
     gating: GatingConfig
-    repeats: int
-    threads: int
+    repeats: Positive
+    threads: Positive
     output_dir: str
     work_dir: str
 
     def __post_init__(self) -> None:
-        for key in ("problems", "repeats", "threads"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
-        if self.split not in SPLITS:
-            raise ConfigError(f"split must be one of {', '.join(SPLITS)}, but is {self.split!r}.")
+        one_of("split", self.split, SPLITS)
         if all(condition.weights is None for condition in self.conditions.values()):
             raise ConfigError("conditions must hold one with weights at least, but has none.")
         if not self.pairs or any(len(pair) != 2 for pair in self.pairs):
@@ -211,15 +208,15 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
         "weights": files_hash(weight_files(folder)),
         "repeats": repeats,
         "study": {key: value for key, value in asdict(cfg).items() if key in _DECIDING},
-        "code": code_hash(*Path(__file__).parent.glob("*.py")),
+        "code": code_hash(*(Path(__file__).with_name(name) for name in ("__main__.py", "signals.py"))),
     }
-    file = Path(cfg.work_dir) / "conditions" / f"{condition.name}-{config_hash(made_of)[:12]}.parquet"
-    if not file.exists():
+
+    def made() -> pd.DataFrame:
         with stage(progress, f"{condition.name}: signals", total=len(plan.estimators)) as advance:
-            found = measure(plan, load_subject(plan, condition, folder), repeats, advance)
-        with atomic_path(file) as path:
-            found.to_parquet(path, index=False)
-    return pd.read_parquet(file).assign(condition=condition.name)
+            return measure(plan, load_subject(plan, condition, folder), repeats, advance)
+
+    file = kept_path(Path(cfg.work_dir) / "conditions", condition.name, made_of, ".parquet")
+    return kept_table(file, made).assign(condition=condition.name)
 
 
 _DECIDING = ("seed", "split", "problems", "reference", "signals", "gating", "threads")

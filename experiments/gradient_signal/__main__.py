@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -25,12 +26,13 @@ from experiments.gradient_signal.page import write_gradient_signal
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import score_batch
 from oar.command_line.entry import entry
+from oar.common.cache import kept_path, kept_table
 from oar.common.errors import ConfigError
-from oar.common.files import atomic_path
 from oar.common.progress import progress_bars, stage
-from oar.common.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
+from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed
 from oar.config import LearnerConfig, TrainConfig, build, validated
+from oar.config.checks import AtLeast, Positive
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, grade_rollouts
@@ -53,21 +55,18 @@ class GradientSignalConfig:
 
     seed: int
     overrides: list[str]
-    prompts: int
-    units: int
+    prompts: Positive
+    units: Annotated[int, AtLeast(6)]
     batches: list[int]
     judged: int
     reference: str
     arms: dict[str, list[str]]
     conditions: dict[str, list[str]]
-    threads: int
+    threads: Positive
     output_dir: str
     work_dir: str
 
     def __post_init__(self) -> None:
-        for key, least in (("prompts", 1), ("units", 6), ("threads", 1)):
-            if getattr(self, key) < least:
-                raise ConfigError(f"{key} must be {least} or more, but is {getattr(self, key)}.")
         if not self.batches or any(batch < 1 or batch % self.prompts for batch in self.batches):
             raise ConfigError(f"batches must be multiples of prompts ({self.prompts}), but are {self.batches}.")
         if self.judged not in self.batches:
@@ -85,7 +84,7 @@ def main(config: DictConfig) -> None:
     plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
     torch.set_num_threads(cfg.threads)
     with progress_bars() as progress:
-        tables = [kept(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
+        tables = [measured(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
     write_gradient_signal(
         pd.concat(tables, ignore_index=True),
         folder,
@@ -106,7 +105,7 @@ def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainC
     return found
 
 
-def kept(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfig], progress: Progress) -> pd.DataFrame:
+def measured(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfig], progress: Progress) -> pd.DataFrame:
     """What `measure` finds under a condition, computed once."""
     settings = arms[cfg.reference]
     with stage(progress, f"{name}: model"):
@@ -115,15 +114,14 @@ def kept(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfig], 
         "arms": {arm: own.identity() for arm, own in arms.items()},
         "weights": files_hash(weight_files(folder)),
         "study": [cfg.seed, cfg.prompts, cfg.units, cfg.batches, cfg.judged, cfg.reference, cfg.threads],
-        "code": code_hash(*Path(__file__).parent.glob("*.py")),
+        "code": code_hash(*(Path(__file__).with_name(name) for name in ("__main__.py", "cosines.py"))),
     }
-    file = Path(cfg.work_dir) / "conditions" / f"{name}-{config_hash(made_of)[:12]}.parquet"
-    if not file.exists():
+
+    def made() -> pd.DataFrame:
         with stage(progress, f"{name}: gradients", total=cfg.units) as advance:
-            found = measure(cfg, arms, folder, advance)
-        with atomic_path(file) as path:
-            found.to_parquet(path, index=False)
-    return pd.read_parquet(file)
+            return measure(cfg, arms, folder, advance)
+
+    return kept_table(kept_path(Path(cfg.work_dir) / "conditions", name, made_of, ".parquet"), made)
 
 
 def measure(
