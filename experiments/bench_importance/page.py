@@ -19,9 +19,7 @@ from experiments.bench_importance.costs import (
     OAR_G,
     OAR_GN,
     ONE_BACKWARD,
-    OVERLAP,
     PLAIN,
-    SPEARMAN,
     STEPS,
     SYNTHETIC,
     WINDOW,
@@ -29,6 +27,7 @@ from experiments.bench_importance.costs import (
 )
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
 from oar.analysis.reports.page import CLOSED, GOAL_HEADER, OPENED, Goal, conclusion_of, machine, table_lines
+from oar.analysis.signals.recall import OVERLAP, SPEARMAN
 from oar.common.files import atomic_path, write_text_atomic
 
 GOALS = (

@@ -27,13 +27,13 @@ from oar.analysis.signals.agreement import (
     BACKWARD,
     FORWARD,
     SECONDS,
-    agreement,
     agreement_between,
+    agreements,
     condition_facts,
     fidelity_table,
 )
 from oar.analysis.signals.draw import draw
-from oar.analysis.signals.examine import Subject, examine
+from oar.analysis.signals.examine import Subject, by_completion, examine
 from oar.analysis.signals.recall import SPEARMAN
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path, kept_table
@@ -45,7 +45,7 @@ from oar.config import GatingConfig, TrainConfig, build, validated
 from oar.config.checks import Positive, one_of
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
-from oar.method.gating import bilevel_weights
+from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, GradientImportance, ImportanceEstimator
 from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.tasks.data.sources import load_benchmark
@@ -244,30 +244,27 @@ def load_subject(plan: Plan, condition: Condition, folder: Path) -> Subject:
 
 def measure(plan: Plan, subject: Subject, repeats: int, advance: Callable[[int], None]) -> pd.DataFrame:
     """A row per signal and completion: agreement with the reference, and what the signal costs."""
-    cfg, inputs, masks = plan.cfg, subject.inputs, subject.masks
-    gate: dict[str, Any] = {key: value for key, value in asdict(cfg.gating).items() if key != "name"}
+    cfg, inputs, masks = plan.cfg, subject.inputs, subject.masks.cpu()
     importance, weights, costs = {}, {}, {}
     for done, (name, estimator) in enumerate(plan.estimators.items()):
-        importance[name], costs[name] = timed(estimator, inputs, repeats)
-        weights[name] = bilevel_weights(importance[name], masks.cpu(), **gate)
+        values, costs[name] = timed(estimator, inputs, repeats)
+        gated = make_gate(**cfg.gating.options())(values, masks)
+        importance[name], weights[name] = by_completion(values, masks), by_completion(gated, masks)
         advance(done + 1)
     noisy = {name: each for name, each in plan.estimators.items() if isinstance(each, GradientImportance)}
     draws = {f"{name} between draws": each.draws(inputs).cpu() for name, each in noisy.items() if each.noise_draws > 1}
-    rows: list[dict[str, object]] = []
-    for at, mask in enumerate(masks.cpu()):
-        known = {
-            "problem": subject.truth.problems[at],
-            "correct": bool(subject.truth.correct[at]),
-            "tokens": int(mask.sum()),
-            "drawn": subject.drawn,
-        }
-        reference, reference_weights = importance[cfg.reference][at, mask], weights[cfg.reference][at, mask]
-        for name in importance:
-            found = agreement(importance[name][at, mask], reference, weights[name][at, mask], reference_weights)
-            rows.append({"signal": name, **known, **found, **costs[name]})
-        for name, values in draws.items():
-            rows.append({"signal": name, **known, SPEARMAN: agreement_between(values[:, at, mask])})
-    return pd.DataFrame(rows)
+    known = pd.DataFrame(
+        {"problem": subject.truth.problems, "correct": subject.truth.correct, "tokens": masks.sum(dim=1).tolist()}
+    ).assign(drawn=subject.drawn)
+    reference = importance[cfg.reference], weights[cfg.reference]
+    tables = []
+    for name in importance:
+        found = agreements(importance[name], reference[0], weights[name], reference[1])
+        tables.append(known.assign(signal=name, **costs[name]).join(found))
+    for name, drawn in draws.items():
+        between = [agreement_between(drawn[:, at, mask]) for at, mask in enumerate(masks)]
+        tables.append(known.assign(signal=name, **{SPEARMAN: between}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def timed(estimator: ImportanceEstimator, inputs: CreditInputs, repeats: int) -> tuple[Tensor, dict[str, float]]:

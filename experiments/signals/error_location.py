@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.signals.examined import NOWHERE, Examined, differences
-from oar.analysis.signals.recall import COLUMNS, ERROR_FIFTH, ERROR_PERCENTILE, WRONG, Row, split_averages
+from experiments.signals.examined import NOWHERE, Examined
+from oar.analysis.signals.recall import COLUMNS, ERROR_FIFTH, ERROR_PERCENTILE, WRONG, Row, differences, split_averages
 from oar.statistics.attribution import Floats, auc, recall_at_top_fifth
 from oar.tasks.words.oracle import CAUSAL_ROLES, EQUALS, NUMBER, REST, WORD
 

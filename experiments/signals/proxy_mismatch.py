@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.signals.examined import Examined, differences, gap_rows
-from oar.analysis.signals.recall import COLUMNS, split_averages
+from experiments.signals.examined import Examined, gap_rows
+from oar.analysis.signals.recall import COLUMNS, differences, split_averages
 from oar.statistics.attribution import Floats, auc, spearman
 
 CORRECT_LESS_WRONG = "correct - wrong"
