@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from experiments.shared.updates import EOS, FIRST_WORD, MARKER, PAD, made_up_model
+from experiments.shared.made_up import made_up_batch, made_up_model
 from oar.analysis.reports.page import machine, table_lines
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
@@ -28,11 +28,10 @@ from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed, generator
 from oar.config import build, validated
 from oar.config.checks import Positive
-from oar.method.batch import CompletionBatch, collate
+from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import score_completions
 from oar.method.importance import CreditInputs, ImportanceEstimator
 from oar.method.probes import AnswerMeanProbe
-from oar.method.segments import Segments
 from oar.statistics.attribution import spearman
 
 PAGE = """# Importance in bfloat16
@@ -72,28 +71,18 @@ class BenchPrecisionConfig:
             raise ConfigError(f"spreads must be numbers above 0, but is {self.spreads}.")
 
 
-def made_up_batch(cfg: BenchPrecisionConfig, device: str) -> CompletionBatch:
-    """Random tokens."""
-    rng, rows = generator(cfg.seed, "bench_precision"), range(cfg.completions)
-
-    def words(count: int) -> list[int]:
-        return torch.randint(FIRST_WORD, int(cfg.architecture["vocab_size"]), (count,), generator=rng).tolist()
-
-    end = cfg.reasoning_tokens
-    completions = [[*words(end), MARKER, *words(cfg.answer_tokens), EOS] for _ in rows]
-    return collate(
-        [words(cfg.prompt_tokens) for _ in rows],
-        completions,
-        [[0.0] * len(ids) for ids in completions],
-        [Segments(end, end + 1, end + 1 + cfg.answer_tokens) for _ in rows],
-        pad_id=PAD,
-        device=device,
-    )
-
-
 def measured(cfg: BenchPrecisionConfig, signals: Mapping[str, ImportanceEstimator], device: str) -> pd.DataFrame:
     """A row for each spread, signal and completion: the rank correlation of both arithmetics."""
-    batch, found = made_up_batch(cfg, device), []
+    batch = made_up_batch(
+        cfg.completions,
+        int(cfg.architecture["vocab_size"]),
+        generator(cfg.seed, "bench_precision"),
+        prompt_tokens=cfg.prompt_tokens,
+        reasoning_tokens=cfg.reasoning_tokens,
+        answer_tokens=cfg.answer_tokens,
+        device=device,
+    )
+    found = []
     for spread in cfg.spreads:
         coarse = made_up_model(cfg.architecture, "bfloat16", device, cfg.seed)
         embeddings = coarse.get_input_embeddings().weight

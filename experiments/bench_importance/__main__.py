@@ -31,19 +31,17 @@ from experiments.bench_importance.costs import (
 )
 from experiments.bench_importance.page import write_bench
 from experiments.bench_importance.plan import Bench, BenchConfig
-from experiments.shared.cases import Case
-from experiments.shared.updates import (
+from experiments.bench_importance.update import (
     Synthetic,
     Update,
-    by_completion,
-    counted_tokens,
-    in_fresh_process,
-    like_the_learner,
+    listed,
     measure_memory,
     measure_seconds,
     timed_rounds,
-    turned,
 )
+from experiments.shared.cases import Case
+from experiments.shared.counted_tokens import counted_tokens
+from experiments.shared.fresh_process import in_fresh_process, like_the_learner, turned
 from oar.command_line.entry import entry
 from oar.common.clock import Clock
 from oar.common.errors import DataError
@@ -181,10 +179,10 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
             )
         for name, estimator in bench.estimators.items():
             with counted_tokens(learner.model) as count:
-                data = update.run(estimator)
-            found.setdefault("tokens", {})[name] = sum(count)
+                data = update.run(estimator, Clock())
+            found.setdefault("tokens", {})[name] = count.forward
             for key, values in (("importance", data.token_importance), ("weights", data.token_weights)):
-                by_row = by_completion(values[judged], batch.reasoning_mask[judged])
+                by_row = listed(values[judged], batch.reasoning_mask[judged])
                 found.setdefault(key, {})[name] = by_row
         length = float(batch.completion_mask.sum(dim=1).float().mean())
         return {

@@ -22,7 +22,8 @@ from rich.progress import Progress
 from experiments.bench_learner.page import OAR, TRL, Where, case_rows, tidy, write_bench_learner
 from experiments.bench_learner.sides import SIDES, Steps, measure_side
 from experiments.shared.cases import Case, KeptCases, SizeConfig, told_size
-from experiments.shared.updates import FIRST_WORD, in_fresh_process, turned
+from experiments.shared.fresh_process import in_fresh_process, turned
+from experiments.shared.made_up import made_up_words
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.common.progress import progress_bars
@@ -81,11 +82,8 @@ class BenchLearner(KeptCases):
 
     def __init__(self, cfg: BenchLearnerConfig, folder: Path, progress: Progress) -> None:
         """Raises ConfigError for whatever cannot work."""
-        own = [
-            ROOT / "experiments" / name
-            for name in ("shared/updates.py", "bench_learner/sides.py", "shared/peak_memory.py")
-        ]
-        super().__init__(folder, progress, code_hash(*own))
+        shared = [ROOT / "experiments/shared" / f"{name}.py" for name in ("made_up", "peak_memory")]
+        super().__init__(folder, progress, code_hash(Path(__file__).with_name("sides.py"), *shared))
         self.cfg, self.settings = cfg, composed_run([*cfg.overrides, f"seed={cfg.seed}"])
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         learner = self.settings.learner
@@ -135,7 +133,7 @@ class BenchLearner(KeptCases):
                 if whole
                 else round(longest * (shortest + (1 - shortest) * float(torch.rand((), generator=rng))))
             )
-            return torch.randint(FIRST_WORD, vocabulary, (max(1, count),), generator=rng).tolist()
+            return made_up_words(max(1, count), vocabulary, rng)
 
         prompts = [words(cfg.prompt_tokens, at == 0) for at in range(completions // group) for _ in range(group)]
         prompts = [prompts[at // group * group] for at in range(completions)]

@@ -21,7 +21,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from experiments.fidelity.page import write_fidelity
-from experiments.fidelity.signals import counted_tokens
+from experiments.shared.counted_tokens import counted_tokens
 from experiments.shared.subjects import SPLITS
 from oar.analysis.signals.agreement import (
     BACKWARD,

@@ -18,16 +18,18 @@ from rich.progress import Progress
 from experiments.bench_importance import __main__ as bench_importance
 from experiments.bench_importance.__main__ import step_of_each
 from experiments.bench_importance.plan import Bench, BenchConfig
-from experiments.shared.peak_memory import peak_memory
-from experiments.shared.updates import (
+from experiments.bench_importance.update import (
     PlainImportance,
     Synthetic,
-    counted_tokens,
-    in_fresh_process,
     measure_memory,
     measure_seconds,
     timed_rounds,
 )
+from experiments.shared.counted_tokens import counted_tokens
+from experiments.shared.fresh_process import in_fresh_process
+from experiments.shared.made_up import made_up_model
+from experiments.shared.peak_memory import peak_memory
+from oar.common.clock import Clock
 from oar.common.errors import ConfigError, OarError
 from oar.config import TrainConfig, validated
 from oar.config.composed import composed_run
@@ -137,7 +139,7 @@ def test_bad_values_are_refused(override: str, said: str, tmp_path: Path) -> Non
 
 def test_the_update_is_the_learners() -> None:
     update = CASE.update({})
-    data = update.run(UniformImportance())
+    data = update.run(UniformImportance(), Clock())
     measured = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
 
     update.model.zero_grad(set_to_none=True)
@@ -156,14 +158,16 @@ def test_the_update_is_the_learners() -> None:
     assert gradient.abs().max() > 1e-3
     assert torch.allclose(measured, gradient, atol=1e-6)
     # With credit it is another one.
-    update.run(PerturbationImportance())
+    update.run(PerturbationImportance(), Clock())
     weighted = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
     assert (weighted - gradient).abs().max() > 1e-4
 
 
 def test_plain_is_the_same_signal() -> None:
     update = CASE.update({})
-    exact, plain = (update.run(how).token_importance for how in (PerturbationImportance(), PlainImportance(100)))
+    exact, plain = (
+        update.run(how, Clock()).token_importance for how in (PerturbationImportance(), PlainImportance(100))
+    )
     assert exact.max() > 1e-3
     assert torch.allclose(exact, plain, atol=1e-5)
 
@@ -182,11 +186,10 @@ def test_plain_is_the_same_signal() -> None:
 def test_every_token_is_counted_once(estimator: Any, tokens: int) -> None:
     update = CASE.update({})
     with counted_tokens(update.model) as count:
-        update.run(estimator)
-    assert sum(count) == 3 * ROW + tokens
-    before = len(count)
-    update.run(estimator)
-    assert len(count) == before, "counts on after the block"
+        update.run(estimator, Clock())
+    assert count.forward == (before := 3 * ROW + tokens)
+    update.run(estimator, Clock())
+    assert count.forward == before, "counts on after the block"
 
 
 @dataclass
@@ -261,10 +264,10 @@ def test_a_peak_is_seen_though_it_is_over_and_then_forgotten() -> None:
 def test_what_is_counted_is_what_torch_takes(tmp_path: Path) -> None:
     """torch's profiler notes each piece that the allocator gives and takes back, those inside a kernel as well."""
     update = CASE.update({})
-    update.run(PerturbationImportance())
+    update.run(PerturbationImportance(), Clock())
     update.model.zero_grad(set_to_none=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        update.run(PerturbationImportance())
+        update.run(PerturbationImportance(), Clock())
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     pieces = [event for event in events if event["name"] == "[memory]"]
@@ -273,7 +276,7 @@ def test_what_is_counted_is_what_torch_takes(tmp_path: Path) -> None:
     with peak_memory("cpu") as mark:
         update = CASE.update({})
         before, _ = mark()
-        update.run(PerturbationImportance())
+        update.run(PerturbationImportance(), Clock())
         assert mark()[1] - before == pytest.approx(int(allocated.max()), rel=0.02)
 
 
@@ -285,7 +288,9 @@ def test_what_a_case_raises_is_raised_here_and_a_death_is_told() -> None:
 
 
 def test_memory_tells_the_credit_from_the_update() -> None:
-    gradients = sum(parameter.numel() for parameter in CASE.model().parameters()) * 4
+    gradients = (
+        sum(parameter.numel() for parameter in made_up_model(ARCHITECTURE, "float32", "cpu", 1).parameters()) * 4
+    )
     grpo, exact = (
         in_fresh_process(measure_memory, CASE, how) for how in (UniformImportance(), PerturbationImportance())
     )

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from experiments.bench_learner.__main__ import BenchLearner, BenchLearnerConfig
 from experiments.bench_learner.page import Where, case_rows, summary, tidy, write_bench_learner
 from experiments.bench_learner.sides import SIDES, Steps, loss_batch, measure_oar
-from experiments.shared.updates import WARM_UP_LENGTH
+from experiments.shared.made_up import WARM_UP_LENGTH
 from oar.common.errors import ConfigError
 from oar.config import validated
 from tests.config.test_config import CONF, composed

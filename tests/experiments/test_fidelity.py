@@ -11,7 +11,8 @@ from hydra import initialize_config_dir
 
 from experiments.fidelity.__main__ import FidelityConfig, Plan, timed
 from experiments.fidelity.page import write_fidelity
-from experiments.fidelity.signals import GradientVariant, Surprisal, counted_tokens
+from experiments.fidelity.signals import GradientVariant, Surprisal
+from experiments.shared.counted_tokens import counted_tokens
 from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN
 from oar.analysis.signals.agreement import (
     AGREEMENT,
