@@ -42,6 +42,7 @@ from experiments.bench_importance.update import (
 from experiments.shared.cases import Case
 from experiments.shared.counted_tokens import counted_tokens
 from experiments.shared.fresh_process import in_fresh_process, like_the_learner, turned
+from oar.analysis.signals.examine import completion_advantages, warm_probe
 from oar.command_line.entry import entry
 from oar.common.clock import Clock
 from oar.common.errors import DataError
@@ -52,8 +53,6 @@ from oar.launch.start_model import model_folder
 from oar.launch.supervisor import one_engine
 from oar.learner.collect import collate_groups
 from oar.learner.step import Learner
-from oar.method.advantages import group_advantages
-from oar.method.probes import make_probe
 from oar.model.load import load_policy, load_tokenizer, weights_size
 from oar.rollout.client.vllm import EngineClient
 from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
@@ -157,20 +156,8 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
         learner.sync.push(learner.model, learner.step)
         drawn = learner.groups.take(learner.step, Clock())
         graded = collate_groups(drawn.groups, learner.task, learner.model.device)
-        advantages = group_advantages(
-            graded.rewards,
-            settings.learner.num_generations,
-            divide_by_std=settings.learner.divide_by_std,
-            leave_one_out=settings.learner.leave_one_out,
-        )
-        probe = make_probe(
-            settings.probe.name,
-            learner.task.encode_marker(settings.probe.conclude),
-            step=settings.probe.warmup_steps,
-            warmup_steps=settings.probe.warmup_steps,
-        )
-        batch = graded.batch
-        update = Update(learner.model, batch, advantages, probe, settings)
+        batch, advantages = graded.batch, completion_advantages(graded.rewards, settings.learner)
+        update = Update(learner.model, batch, advantages, warm_probe(settings.probe, learner.task), settings)
         found: Case = {"seconds": timed_rounds(update, bench.estimators, cfg.rounds, cfg.method_seconds)}
         judged = (batch.has_answer & (advantages != 0) & batch.reasoning_mask.any(dim=1)).nonzero()[:, 0]
         if not len(judged):

@@ -22,10 +22,10 @@ from experiments.shared.counted_tokens import counted_tokens
 from experiments.shared.fresh_process import like_the_learner
 from experiments.shared.made_up import EOS, PAD, WARM_UP_LENGTH, made_up_model
 from experiments.shared.peak_memory import Mark, peak_memory
+from oar.analysis.signals.examine import completion_advantages
 from oar.config import TrainConfig
 from oar.learner.credit import given_credit
 from oar.learner.update import LossBatch, accumulate_gradient, make_optimizer
-from oar.method.advantages import group_advantages
 from oar.method.batch import collate
 
 Found = dict[str, Any]
@@ -132,7 +132,6 @@ def measure_oar(case: Steps, recompute: bool, mark: Mark | None) -> Found:
 
 def loss_batch(case: Steps) -> LossBatch:
     """The batch with its advantages; its old logprobs are those of the sampler."""
-    learner = case.cfg.learner
     batch = collate(
         case.prompts,
         case.completions,
@@ -141,13 +140,8 @@ def loss_batch(case: Steps) -> LossBatch:
         pad_id=PAD,
         device=case.device,
     )
-    advantages = group_advantages(
-        torch.tensor(case.rewards, device=case.device),
-        learner.num_generations,
-        divide_by_std=learner.divide_by_std,
-        leave_one_out=learner.leave_one_out,
-    )
-    return LossBatch.of(batch, advantages)
+    rewards = torch.tensor(case.rewards, device=case.device)
+    return LossBatch.of(batch, completion_advantages(rewards, case.cfg.learner))
 
 
 def measure_trl(case: Steps, recompute: bool, mark: Mark | None) -> Found:

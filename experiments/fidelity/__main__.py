@@ -179,7 +179,7 @@ def main(config: DictConfig) -> None:
         ]
     measurements = pd.concat(kept, ignore_index=True)
     write_fidelity(
-        fidelity_table(measurements, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed),
+        fidelity_table(measurements, pairs=cfg.pairs, seed=cfg.seed),
         condition_facts(measurements, cfg.reference),
         folder,
         run=plan.description(),

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from experiments.gradient_signal.cosines import FACT, TARGET, signal_table, with_best_weights
 from experiments.gradient_signal.page import write_gradient_signal
 from oar.analysis.signals.draw import draw
-from oar.analysis.signals.examine import score_batch
+from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path, kept_table
 from oar.common.errors import ConfigError
@@ -38,7 +38,6 @@ from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.credit import credit_assigner, given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
-from oar.method.advantages import group_advantages
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import weight_metrics
 from oar.model.load import load_policy, load_tokenizer, weight_files
@@ -134,11 +133,11 @@ def measure(
     scores = score_batch(model, graded.batch, settings)
     weights = {name: token_weights(own, model, task, graded, scores) for name, own in arms.items()}
     classes = {name: mask for name, mask in token_classes(graded, task).items() if mask.any()}
-    advantages = completion_advantages(graded, settings.learner)
+    advantages = completion_advantages(graded.rewards, settings.learner)
     rewarded = replace(settings.learner, divide_by_std=False, leave_one_out=True, aggregation="constant")
     everything = {name: (advantages[:, None] * own, settings.learner) for name, own in weights.items()}
     everything |= {name: (advantages[:, None] * mask, settings.learner) for name, mask in classes.items()}
-    uniform = completion_advantages(graded, rewarded)[:, None] * torch.ones_like(scores.logprobs)
+    uniform = completion_advantages(graded.rewards, rewarded)[:, None] * torch.ones_like(scores.logprobs)
     everything[TARGET] = uniform, rewarded
     rows = torch.arange(len(graded.batch)).chunk(cfg.units)
     gradients: dict[str, list[NDArray[np.float32]]] = {name: [] for name in everything}
@@ -180,16 +179,6 @@ def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedMod
     return grade_rollouts(problems, groups, task, model.device)
 
 
-def completion_advantages(graded: GradedBatch, learner: LearnerConfig) -> Tensor:
-    """(B,)."""
-    return group_advantages(
-        graded.rewards,
-        learner.num_generations,
-        divide_by_std=learner.divide_by_std,
-        leave_one_out=learner.leave_one_out,
-    )
-
-
 def token_weights(
     settings: TrainConfig, model: PreTrainedModel, task: Task, graded: GradedBatch, scores: Scores
 ) -> Tensor:
@@ -199,7 +188,7 @@ def token_weights(
         model,
         graded.batch,
         scores,
-        completion_advantages(graded, settings.learner),
+        completion_advantages(graded.rewards, settings.learner),
         seeds=[derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(len(graded.batch))],
         marks=graded.marks,
     )

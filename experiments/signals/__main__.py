@@ -4,7 +4,7 @@ Mask artefacts, proxy mismatch and error location (docs/METHOD.md §7.5, §7.6, 
 recall, which are drawn here where they are not there yet (experiments/shared/subjects.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -13,12 +13,11 @@ from typing import Protocol
 
 import numpy as np
 import pandas as pd
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from torch import Tensor
 
-from experiments.shared.subjects import Plan, SubjectConfig, compute_signals, draw_all, load_subject
+from experiments.shared.subjects import Plan, SubjectConfig, measure_models
 from experiments.signals.error_location import error_location
 from experiments.signals.examined import NOWHERE, Examined
 from experiments.signals.mask_artefacts import mask_artefacts
@@ -28,7 +27,6 @@ from oar.analysis.reports.signals import write_signals
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, gated
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
-from oar.common.progress import progress_bars, stage
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import TrainConfig, validated
 from oar.model.load import load_tokenizer
@@ -38,7 +36,7 @@ from oar.tasks.words import token_roles
 class Measure(Protocol):
     """From one model's signals to a tidy table."""
 
-    def __call__(self, examined: Examined, *, pairs: list[tuple[str, str]], seed: int) -> pd.DataFrame:
+    def __call__(self, examined: Examined, *, pairs: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
         """COLUMNS of `oar.analysis.signals.recall`."""
         ...
 
@@ -83,24 +81,17 @@ def main(config: DictConfig) -> None:
     started, git = datetime.now(UTC), git_state(ROOT)
     folder = Path(HydraConfig.get().runtime.output_dir)
     plan = Plan.of(cfg)
-    measure = MEASURES[cfg.study](plan)
-    tables, facts = [], {}
-    with progress_bars() as progress:
-        drawn = draw_all(plan, progress)
-        torch.set_num_threads(cfg.threads)
-        for name, (model, completions) in drawn.items():
-            subject = load_subject(plan, model, completions)
-            importance = compute_signals(plan, name, subject, completions, progress)
-            with stage(progress, f"{name}: {PAGES[cfg.study].title.lower()}"):
-                examined = examined_signals(plan, model, subject, importance)
-                table = measure(examined, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed)
-            table.insert(0, "model", name)
-            tables.append(table)
-            facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
+    study = MEASURES[cfg.study](plan)
+
+    def measure(model: Path, subject: Subject, importance: dict[str, Tensor]) -> pd.DataFrame:
+        examined = examined_signals(plan, model, subject, importance)
+        return study(examined, pairs=cfg.pairs, seed=cfg.seed)
+
+    table, facts = measure_models(plan, PAGES[cfg.study].title.lower(), measure)
     gating = plan.settings.gating
     write_signals(
         PAGES[cfg.study],
-        pd.concat(tables, ignore_index=True),
+        table,
         facts,
         folder,
         run=plan.description() | {"gating": gating.name, "tau": gating.tau, "beta": gating.beta},

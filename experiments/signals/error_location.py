@@ -17,7 +17,7 @@ TENTHS = 10
 AT, MASS_AT = "errors_at", "mass_at"
 
 
-def error_location(examined: Examined, *, pairs: Sequence[tuple[str, str]], seed: int) -> pd.DataFrame:
+def error_location(examined: Examined, *, pairs: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
     """COLUMNS. The signal ERRORS tells where the first errors are; every other signal, whether it points there.
 
     ERRORS, split `wrong`: `errors_at_<role>`, the share of wrong completions whose first wrong token has that role (REST: it

@@ -47,7 +47,7 @@ KNOCKOUT, RESAMPLED = "knockout", "resampled"
 
 
 def mask_artefacts(
-    examined: Examined, *, kinds: Mapping[str, str], pairs: Sequence[tuple[str, str]], seed: int
+    examined: Examined, *, kinds: Mapping[str, str], pairs: Sequence[Sequence[str]], seed: int
 ) -> pd.DataFrame:
     """COLUMNS. kinds: signal to its counterfactual, the reference (pad) first; a second draw is called as the first with AGAIN.
 

@@ -20,7 +20,7 @@ ERROR_WEIGHT, BEFORE_WEIGHT, AFTER_WEIGHT = "error_weight", "before_weight", "af
 SUPERVISION = "supervision_auc"  # a rank correlation with a single marked token is bounded far below 1; this is not
 
 
-def proxy_mismatch(examined: Examined, *, pairs: Sequence[tuple[str, str]], seed: int) -> pd.DataFrame:
+def proxy_mismatch(examined: Examined, *, pairs: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
     """COLUMNS: a row per split, signal and metric; the split `correct - wrong` is the gap between the two means.
 
     `n`: completions a metric is defined for. A pair (a, b) adds a signal `a - b`, taken completion by completion.

@@ -12,7 +12,6 @@ from hydra import initialize_config_dir
 from experiments.gradient_signal.__main__ import (
     CLASSES,
     GradientSignalConfig,
-    completion_advantages,
     gradient,
     planned,
     token_classes,
@@ -20,7 +19,7 @@ from experiments.gradient_signal.__main__ import (
 )
 from experiments.gradient_signal.cosines import COLUMNS, TARGET, signal_table
 from experiments.gradient_signal.page import write_gradient_signal
-from oar.analysis.signals.examine import score_batch
+from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
 from oar.learner.collect import grade_rollouts
@@ -90,7 +89,7 @@ def test_every_token_is_of_one_class_and_causal_ones_are_the_tasks(drawn) -> Non
 
 def test_the_classes_gradients_add_up_to_the_uniform_one(drawn) -> None:
     settings, arms, task, model, graded, scores = drawn
-    advantages = completion_advantages(graded, settings.learner)
+    advantages = completion_advantages(graded.rewards, settings.learner)
     assert (advantages != 0).all()
     index = torch.arange(8)
 
@@ -109,7 +108,7 @@ def test_the_target_is_the_textbooks_gradient_of_the_expected_reward(drawn) -> N
     """REINFORCE with leave-one-out baselines: mean over completions of (r_i - mean of the others) x grad log p(completion)."""
     settings, _, _, model, graded, scores = drawn
     learner = replace(settings.learner, divide_by_std=False, leave_one_out=True, aggregation="constant")
-    advantages = completion_advantages(graded, learner)[:, None] * torch.ones_like(scores.logprobs)
+    advantages = completion_advantages(graded.rewards, learner)[:, None] * torch.ones_like(scores.logprobs)
     index = torch.arange(4, 12)
     found = gradient(model, graded, scores, advantages, index, learner, 1.0)
     rewards = graded.rewards.view(4, 4)

@@ -59,7 +59,7 @@ def agreement_between(draws: ArrayLike) -> float:
     return float(np.mean([spearman(one, other) for one, other in combinations(np.asarray(draws), 2)]))
 
 
-def fidelity_table(measured: pd.DataFrame, *, pairs: Sequence[tuple[str, str]], seed: int) -> pd.DataFrame:
+def fidelity_table(measured: pd.DataFrame, *, pairs: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
     """COLUMNS, a row per condition, split (all, correct, wrong completions), signal and metric.
 
     measured: a row per condition, signal and completion with the columns `problem`, `correct`, AGREEMENT and COSTS; in each

@@ -72,7 +72,7 @@ def recall_table(
     truth: Truth,
     *,
     reference: str,
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[Sequence[str]],
     k: Sequence[int],
     seed: int,
 ) -> pd.DataFrame:
@@ -142,7 +142,7 @@ def split_averages(
     ]
 
 
-def differences(metrics: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> dict[str, pd.DataFrame]:
+def differences(metrics: Mapping[str, pd.DataFrame], pairs: Sequence[Sequence[str]]) -> dict[str, pd.DataFrame]:
     """The frames of signals, and for each pair (a, b) one named `a - b`: completion by completion.
 
     Raises DataError for a pair of unknown signals.
