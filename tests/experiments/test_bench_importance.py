@@ -5,19 +5,15 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hydra import initialize_config_dir
-from rich.progress import Progress
 
 from experiments.bench_importance import __main__ as bench_importance
 from experiments.bench_importance.__main__ import step_of_each
-from experiments.bench_importance.plan import Bench, BenchConfig
 from experiments.bench_importance.update import (
     PlainImportance,
     Synthetic,
@@ -30,13 +26,13 @@ from experiments.shared.fresh_process import in_fresh_process
 from experiments.shared.made_up import made_up_model
 from experiments.shared.peak_memory import peak_memory
 from oar.common.clock import Clock
-from oar.common.errors import ConfigError, OarError
+from oar.common.errors import OarError
 from oar.config import TrainConfig, validated
-from oar.config.composed import composed_run
 from oar.learner.credit import given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
-from tests.config.test_config import CONF, composed
+from tests.config.test_config import composed
+from tests.experiments.measurements import prepared
 from tests.models import tiny_model
 
 ARCHITECTURE = {
@@ -65,73 +61,6 @@ CASE = Synthetic(
 )
 # Tokens: of 20, less answer, marker and EOS; marker and answer but its last; with the prompt.
 REASONING, TAIL, ROW = 16, 2, 25
-
-
-@pytest.fixture(autouse=True, scope="module")
-def composed_once() -> Iterator[None]:
-    """Hydra takes most of a second for each of two dozen variants, and nearly every test has the same ones."""
-    kept = cache(lambda *overrides: composed_run(overrides))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.bench_importance.plan.composed_run", lambda overrides: kept(*overrides))
-        yield
-
-
-def bench(folder: Path, *overrides: str) -> Bench:
-    cfg = validated(composed(*overrides, name="bench_importance"), BenchConfig)
-    with initialize_config_dir(str(CONF), version_base=None):
-        return Bench(cfg, folder, Progress())
-
-
-# The configuration.
-
-
-@pytest.mark.usefixtures("on_cpu")
-def test_the_default_measures_what_the_eight_numbers_need(tmp_path: Path) -> None:
-    found = bench(tmp_path)
-    assert set(found.candidates()) == {
-        name for name in found.variants if name.startswith(("window", "routes", "budget"))
-    }
-    assert found.estimators["window8"] == PerturbationImportance(window=8)
-    assert found.estimators["window8_budget16"] == PerturbationImportance(window=8, budget=16)
-    assert {(case.size, case.length) for case in found.synthetic_cases()} == {
-        (size, length) for size in ("embedded", "half_billion_shape") for length in (64, 256, 1024)
-    }
-    assert all(variant.probe.name == "as_mean" for variant in found.variants.values())
-    # The made-up small model is the embedded one.
-    teach, made_up = found.settings.model.teach, found.grid.sizes["embedded"].architecture
-    assert made_up["num_hidden_layers"] == teach["num_layers"]
-    assert made_up["num_attention_heads"] == teach["num_heads"]
-    for key in ("hidden_size", "intermediate_size", "num_key_value_heads", "rope_theta", "initializer_range"):
-        assert made_up[key] == teach[key]
-
-
-def test_the_grid_bounds_the_forwards_of_every_method(tmp_path: Path) -> None:
-    methods = bench(tmp_path, "grid=gpu").synthetic_methods()
-    assert methods["oar_p"] == PerturbationImportance(max_tokens_per_forward=32768)
-    assert methods["plain"] == PlainImportance(32768)
-    assert methods["grpo"] == UniformImportance()
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("rounds=0", "rounds must be 1 or more"),
-        ("parts=[speed]", "parts must be some of synthetic, embedded, steps"),
-        ("parts=[steps]", "steps without embedded"),
-        ("~variants.oar_gn", "variants must name oar_gn"),
-        ("+variants.plain=['method=oar_p']", "must not name plain"),
-        ("step_methods=[oar_p]", "step_methods must be names of variants, grpo among them"),
-        ("synthetic_methods=[grpo,oar_p,window8,best]", "synthetic_methods must be names"),
-        ("grid=tpu", "grid must be one of auto, cpu, gpu"),
-        ("+grids.cpu.sizes.embedded.lengths={4:1}", "lengths of 5 or more"),
-        ("+variants.new=['method=best']", "cannot be composed with .*method=best"),
-        ("+variants.new=['method=oar_p','method.estimator.window=-1']", "window must be 0 or more"),
-    ],
-)
-def test_bad_values_are_refused(override: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        bench(tmp_path, override)
-    assert str(caught.value).count("\n") == 0
 
 
 # One update.
@@ -341,7 +270,7 @@ def test_a_measured_case_is_kept_by_what_made_it(tmp_path: Path) -> None:
         measured.append(1)
         return {"value": len(measured)}
 
-    found = bench(tmp_path)
+    found = prepared("bench_importance", folder=tmp_path)
     assert found.case("one", {"length": 64}, measure) == {"value": 1}
     assert found.case("one", {"length": 64}, measure) == {"value": 1}
     assert found.kept == 1
@@ -353,7 +282,7 @@ def test_a_measured_case_is_kept_by_what_made_it(tmp_path: Path) -> None:
 def test_an_interrupted_case_is_measured_again_and_finished_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, cases = bench(tmp_path, "synthetic_methods=[grpo,oar_p,window8]"), []
+    found, cases = prepared("bench_importance", "synthetic_methods=[grpo,oar_p,window8]", folder=tmp_path), []
 
     @contextmanager
     def fake(fails_at: int) -> Iterator[list[str]]:

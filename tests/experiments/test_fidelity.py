@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hydra import initialize_config_dir
 
-from experiments.fidelity.__main__ import FidelityConfig, Plan, timed
+from experiments.fidelity.__main__ import timed
 from experiments.fidelity.page import write_fidelity
 from experiments.fidelity.signals import GradientVariant, Surprisal
 from experiments.shared.counted_tokens import counted_tokens
@@ -31,7 +30,6 @@ from oar.analysis.signals.agreement import (
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.recall import OVERLAP, SPEARMAN
 from oar.common.errors import ConfigError, DataError
-from oar.config import validated
 from oar.method.importance import CreditInputs, GradientImportance, GradientNormImportance, PerturbationImportance
 from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, Probe
 from oar.tasks.data.sources import load_benchmark
@@ -39,7 +37,6 @@ from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 from oar.tasks.words.base_model import model_key
 from oar.tasks.words.teaching import TeachConfig, build_model
-from tests.config.test_config import CONF, composed
 from tests.models import MARKER, credit_inputs, random_batch, tiny_model
 from tests.programs import run
 
@@ -191,61 +188,6 @@ def test_tied_embeddings_are_one_matrix() -> None:
     for tied in (True, False):
         model = build_model(TeachConfig(tie_embeddings=tied), build_tokenizer())
         assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
-
-
-# --- configuration ----------------------------------------------------------------------------------------------------
-
-
-def plan(*overrides: str) -> Plan:
-    cfg = validated(composed(*overrides, name="fidelity"), FidelityConfig)
-    with initialize_config_dir(str(CONF), version_base=None):
-        return Plan.of(cfg)
-
-
-def test_the_default_has_every_condition_and_leaves_out_what_has_no_weights() -> None:
-    found = plan("problems=2")
-    assert found.skipped == ["trained"]
-    by_name = {condition.name: condition for condition in found.conditions}
-    assert by_name["lt_logits"].settings.probe.name == "lt_logits"
-    assert model_key_of(by_name["base"]) == model_key_of(by_name["untrained"]) == model_key(TeachConfig())
-    keys = {name: model_key_of(by_name[name]) for name in ("base", "long", "deep", "wide", "tied")}
-    assert len(set(keys.values())) == 5
-    assert model_key_of(by_name["tied_untrained"]) == keys["tied"]
-    assert [name for name, condition in by_name.items() if condition.random_weights] == ["untrained", "tied_untrained"]
-    assert by_name["long"].max_new_tokens == 192
-    assert {problem.benchmark for problem in found.problems} == set(by_name["base"].settings.benchmark.sets)
-    trained = plan("trained=some/folder").conditions[-1]
-    assert (trained.name, trained.settings.model.path) == ("trained", "some/folder")
-
-
-def model_key_of(condition) -> str:
-    teach = {key: value for key, value in condition.settings.model.teach.items() if key != "_target_"}
-    return model_key(TeachConfig(**teach))
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("split=final", "split must be one of tuning, curve"),
-        ("problems=0", "problems must be 1 or more"),
-        ("reference=best", "must name signals .*'best'"),
-        ("~conditions +conditions={mine:{weights:null}}", "conditions must hold one with weights"),
-        ("pairs=[]", "pairs must hold two signals each"),
-        ("pairs=[[oar_gn,best]]", "must name signals .*'best'"),
-        ("+series.line={a:best}", "must name signals .*'best'"),
-        ("+conditions.base.probe=best", "probe.name must be one of"),
-        ("+conditions.deep.teach.layers=6", "layers"),
-        ("+conditions.mine={weights:folder,teach:{filler:1}}", "names a folder as weights, so it can have no teach"),
-        ("overrides=['model.path=folder','model.teach=null']", "needs model.teach"),
-        ("+signals.oar_g.noise_std=0", "noise_std must be above 0"),
-        ("overrides=['learner.lr=fast']", r"learner\.lr"),
-        ("overrides=['method=best']", "cannot be composed with method=best"),
-    ],
-)
-def test_bad_values_are_refused(override: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        plan(*override.split())
-    assert str(caught.value).count("\n") == 0
 
 
 # --- report and whole run ---------------------------------------------------------------------------------------------

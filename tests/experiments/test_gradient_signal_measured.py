@@ -7,37 +7,23 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hydra import initialize_config_dir
 
 from experiments.gradient_signal.__main__ import (
     CLASSES,
-    GradientSignalConfig,
     gradient,
-    planned,
     token_classes,
     token_weights,
 )
 from experiments.gradient_signal.cosines import COLUMNS, TARGET, signal_table
 from experiments.gradient_signal.page import write_gradient_signal
 from oar.analysis.signals.examine import completion_advantages, score_batch
-from oar.common.errors import ConfigError
-from oar.config import TrainConfig, validated
 from oar.learner.collect import grade_rollouts
 from oar.method.forward.logprobs import score_completions
 from oar.rollout.types import Rollout
 from oar.tasks.task import Task
 from oar.tasks.words import TEACHING_STREAM, build_tokenizer, demonstration, make_tiers, training_problem
 from oar.tasks.words.teaching import TeachConfig, build_model
-from tests.config.test_config import CONF, composed
-
-
-def config(*overrides):
-    return validated(composed(*overrides, name="gradient_signal"), GradientSignalConfig)
-
-
-def plan(cfg, condition="default"):
-    with initialize_config_dir(str(CONF), version_base=None):
-        return planned(cfg, cfg.conditions[condition])
+from tests.experiments.measurements import prepared
 
 
 def demonstrations(task, device):
@@ -66,7 +52,7 @@ def untaught(tokenizer):
 @pytest.fixture(scope="module")
 def drawn():
     """An untaught model with demonstrations as its completions."""
-    arms, tokenizer = plan(config()), build_tokenizer(1024)
+    arms, tokenizer = prepared("gradient_signal")["default"], build_tokenizer(1024)
     settings, task, model = small(arms["grpo"]), Task(tokenizer, "####"), untaught(tokenizer)
     graded = demonstrations(task, torch.device("cpu"))
     return settings, arms, task, model, graded, score_batch(model, graded.batch, settings)
@@ -159,24 +145,3 @@ def test_the_page_has_every_condition_and_keeps_what_people_wrote(tmp_path) -> N
     assert "`filler`: a=1" in text
     assert set(COLUMNS) <= set(pd.read_csv(tmp_path / "gradient_signal.csv").columns)
     assert {file.name for file in tmp_path.iterdir()} >= {"forest.png", "batches.png", "classes.png", "provenance.json"}
-
-
-def test_the_condition_of_filler_is_another_base_model_and_leaves_room_for_longer_completions() -> None:
-    conditions = config().conditions
-    default, filler = (validated(composed(*conditions[name]), TrainConfig) for name in ("default", "filler_12"))
-    assert (default.model.teach["filler"], filler.model.teach["filler"]) == (0, 12)
-    assert filler.rollout.max_new_tokens == filler.model.teach["max_new_tokens"] == 192
-    assert filler.rollout.max_model_len > default.rollout.max_model_len
-
-
-def test_what_cannot_work_is_refused_before_anything_starts() -> None:
-    for override, said in (
-        ("batches=[6]", "multiples of prompts"),
-        ("judged=8", "one of batches"),
-        ("units=2", "units must be 6 or more"),
-        ("reference=best", "one of arms"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            config(override)
-    with pytest.raises(ConfigError, match="cannot be composed"):
-        plan(config("arms.grpo=['method=nobody']"))
