@@ -49,7 +49,7 @@ def main(config: DictConfig) -> None:
             print(f"{setting.name}, {seeds} seeds: {', '.join(f'{n} {s:.1%}' for n, s in shares.items())}", flush=True)
     provenance = collect_provenance(asdict(cfg), started=started, git=git)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    page = write_coverage(pd.DataFrame(rows), folder, **how, repeat=str(provenance["command"]), provenance=provenance)
+    page = write_coverage(pd.DataFrame(rows), folder, **how, provenance=provenance)
     print(f"written to {page}")
 
 

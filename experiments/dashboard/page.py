@@ -1,6 +1,6 @@
 """The dashboard without a network: run folders in, one HTML text out, with the panels of experiments/dashboard/runs.py.
 
-The page is page.html.jinja; beside it lies plotly's script, the same for every page.
+The page is page.html.j2; beside it lies plotly's script, the same for every page.
 """
 
 import json
@@ -16,9 +16,9 @@ from experiments.dashboard.logged import Logged
 from experiments.dashboard.runs import SAMPLES, Line, Section, lines_of, metrics_of, other_differences, sections_of
 from experiments.dashboard.samples import last_samples
 from experiments.dashboard.tables import Table, stage_medians, stage_table, tier_tables
-from experiments.shared.templates import rendered
+from oar.analysis.reports.page import rendered
 
-TEMPLATE = Path(__file__).parent / "page.html.jinja"
+TEMPLATE = Path(__file__).parent / "page.html.j2"
 
 
 @dataclass(frozen=True, slots=True)

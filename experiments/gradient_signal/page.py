@@ -20,7 +20,7 @@ from experiments.gradient_signal.cosines import (
     SIGNAL_SHARE,
 )
 from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.page import StudyPage, table_lines, write_study
+from oar.analysis.reports.page import PAGE, table_lines, write_page
 from oar.common.files import atomic_path
 
 NAME = "gradient_signal"
@@ -67,8 +67,10 @@ def write_gradient_signal(
     draw_forest(table, folder / "forest.png", reference=reference, judged=judged)
     draw_batches(table, folder / "batches.png", reference=reference)
     draw_classes(table, folder / "classes.png")
-    page = StudyPage(
-        name=NAME,
+    return write_page(
+        folder / f"{NAME}.md",
+        PAGE,
+        provenance,
         title="Signal and noise of the policy gradient",
         question=QUESTION,
         paper=PAPER,
@@ -79,10 +81,7 @@ def write_gradient_signal(
             "batches.png": f"Alignment relative to {reference} by problems in a batch; weights pay while noise limits",
             "classes.png": "Which kinds of tokens carry the signal, and which make the noise, with uniform weights",
         },
-        repeat="python -m experiments.gradient_signal",
-        provenance=provenance,
     )
-    return write_study(page, folder)
 
 
 def _ran(run: Mapping[str, object]) -> str:

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from experiments.stability.gathering import LAST, Gathered
 from experiments.stability.levels import Levels, short
 from oar.analysis.claims.quantities import COLLAPSE_WINDOW
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, draw_forest, save_png
+from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, THICK, draw_dots, save_png
 from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
 from oar.statistics.intervals import ENDS
 
@@ -53,18 +53,16 @@ def draw_levels(levels: Levels, path: Path) -> None:
         f"difference {SAMPLED_METRIC}": f"{SAMPLED_METRIC}, difference (points)",
         f"difference {GREEDY_METRIC}": f"{GREEDY_METRIC} greedy, difference (points)",
     }
-    numbers = range(len(levels.cells))
-    lines = pd.DataFrame(levels.cells.values()).assign(
-        name=list(map(str, levels.values[0])), height=numbers, style=numbers
-    )
+    lines = pd.DataFrame(levels.cells.values()).assign(line=list(map(str, levels.values[0])))
+    lines["series"] = lines["line"]
     names = {
         title: {column: "value", **{f"{column} {end}".replace("_", " "): end for end in ENDS}}
         for column, title in panels.items()
         if column in lines  # one level has no difference
     }
-    draw_forest(
-        {title: lines.rename(columns=new) for title, new in names.items()}, path, plain=[panels[SAMPLED_METRIC]]
-    )
+    shown = {title: lines.rename(columns=new) for title, new in names.items()}
+    beside = {title: 0.0 for title in shown if title != panels[SAMPLED_METRIC]}
+    draw_dots(shown, path, beside=beside, note=THICK)
 
 
 def draw_trajectories(gathered: Gathered, levels: Levels, path: Path) -> None:

@@ -17,7 +17,7 @@ from oar.analysis.claims.claims import NOT_RUN, load_claims
 from oar.analysis.claims.ledger import ledger
 from oar.analysis.claims.page import tested_table
 from oar.analysis.claims.quantities import COLLAPSE_SHARE, COLLAPSE_WINDOW
-from oar.analysis.reports.page import StudyPage, interval_text, table_lines, write_csv, write_study
+from oar.analysis.reports.page import PAGE, interval_text, table_lines, write_csv, write_page
 from oar.common.files import atomic_path
 from oar.common.provenance import joined_provenance
 from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
@@ -110,8 +110,10 @@ def write_stability(
         gathered.metrics.to_parquet(path, index=False)
     if len(tested):
         write_csv(tested, folder / "claims.csv")
-    page = StudyPage(
-        name=folder.resolve().name,
+    return write_page(
+        folder / f"{folder.resolve().name}.md",
+        PAGE,
+        joined_provenance([run.provenance for run in runs]) | {"runs": len(runs)},
         title=study.title,
         question=study.question,
         paper=study.paper,
@@ -119,9 +121,7 @@ def write_stability(
         measured=_measured(gathered, levels, tested),
         pictures=_draw(gathered, levels, folder),
         repeat=repeat or _repeated(gathered, folder),
-        provenance=joined_provenance([run.provenance for run in runs]) | {"runs": len(runs)},
     )
-    return write_study(page, folder)
 
 
 def draw_accuracy(levels: Levels, folder: Path) -> dict[str, str]:

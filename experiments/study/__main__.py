@@ -5,7 +5,7 @@ need is made once: its folder in `work_dir` is named by what it computes.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.study.page import write_results
-from oar.analysis.reports.page import StudyPage
 from oar.command_line.entry import entry
 from oar.command_line.overrides import key_of, overrides_of_runs
 from oar.common.errors import ConfigError
@@ -66,8 +65,7 @@ def main(config: DictConfig) -> None:
     jobs = plan(cfg)
     run_missing(jobs, Path(cfg.work_dir), cfg.parallel_runs)
     runs = [read_run(job.folder, arm=job.arm, condition=job.condition) for job in jobs]
-    about = described(cfg, jobs, provenance=joint_provenance(jobs, cfg.parallel_runs))
-    page = write_results(about, runs, folder, reference=cfg.reference, credit=cfg.credit, mistakes=cfg.mistakes)
+    page = write_results(described(cfg, jobs), runs, folder, joint_provenance(jobs, cfg.parallel_runs))
     print(page.read_text())
     print(f"written to {folder}")
 
@@ -114,33 +112,18 @@ def _folder_name(settings: TrainConfig) -> str:
     return f"{settings.method.name}-seed{settings.seed}-{computes[:12]}"
 
 
-def described(cfg: StudyConfig, jobs: Sequence[Job], *, provenance: Mapping[str, object]) -> StudyPage:
-    """The page of the study, as far as it does not depend on what was measured."""
-    changed = HydraConfig.get().overrides.task
-    steps = sorted({job.settings.learner.steps for job in jobs})
+def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
+    """What the page says and no table holds, JSON-ready; seconds of steps are added when they are known."""
+    told = ("name", "title", "question", "paper", "ran", "reference", "arms", "conditions", "overrides")
+    switches = ("seeds", "credit", "mistakes")
     evaluation = jobs[0].settings.evaluation
-    conditions = "; ".join(
-        f"`{name}`: {' '.join(how) or 'the embedded default'}" for name, how in cfg.conditions.items()
-    )
-    arms = "; ".join(f"`{name}`: {' '.join(how)}" for name, how in cfg.arms.items())
-    problems = "all" if evaluation.final_problems is None else str(evaluation.final_problems)
-    ran = (
-        f"{len(jobs)} runs of {' or '.join(map(str, steps))} steps, {cfg.seeds} training seeds for every arm under every "
-        f"condition, each with its own vLLM engine and learner; {problems} held-out problems of every tier, "
-        f"{evaluation.k} samples each and one greedy. Conditions: {conditions}. Arms: {arms}. "
-        f"For all runs: {' '.join(cfg.overrides)}.\n\n{cfg.ran}"
-    )
-    return StudyPage(
-        name=cfg.name,
-        title=cfg.title,
-        question=cfg.question,
-        paper=cfg.paper,
-        ran=ran.strip(),
-        measured="",
-        pictures={},
-        repeat=shlex.join(["python", "-m", "experiments.study", *changed]),
-        provenance=provenance,
-    )
+    return {key: getattr(cfg, key) for key in (*told, *switches)} | {
+        "runs": len(jobs),
+        "steps": sorted({job.settings.learner.steps for job in jobs}),
+        "problems": "all" if evaluation.final_problems is None else evaluation.final_problems,
+        "k": evaluation.k,
+        "repeat": shlex.join(["python", "-m", "experiments.study", *HydraConfig.get().overrides.task]),
+    }
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from oar.analysis.claims.claims import REFERENCE, load_claims
 from oar.analysis.claims.ledger import ledger
 from oar.analysis.claims.page import claims_section
 from oar.analysis.reports.differences import differences_from_grpo, differences_section
-from oar.analysis.reports.figures import draw_curves, draw_table1, with_sampling
+from oar.analysis.reports.figures import draw_curves, draw_dots, with_sampling
 from oar.analysis.reports.methods import BASE, GRPO, label, method_order
 from oar.analysis.reports.page import table_lines, with_error, write_csv
 from oar.common.errors import DataError
@@ -42,9 +42,8 @@ def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance:
     """
     # Everything is read before anything is written: an unfinished cell leaves the last table as it was.
     runs = sorted(read_cells(cells, folder / SCORES), key=lambda run: (method_order(run.arm), run.seed))
-    labels = {run.arm: label(run.arm) for run in runs}
+    methods = list(dict.fromkeys(run.arm for run in runs))
     scores, problems, trained = read_scores(runs), problems_of(runs), [run for run in runs if run.arm != BASE]
-    curves = [(run.arm, run.metrics) for run in trained]
     compared = differences_from_grpo(runs, scores["metric"].unique().tolist())
     claims = ledger(load_claims(), trained, full_steps())
     paper = pd.read_csv(REFERENCE / "paper.csv", dtype=str, keep_default_na=False)  # 1.0 stays 1.0, a blank stays blank
@@ -56,8 +55,8 @@ def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance:
             problems.to_parquet(path, index=False, compression="zstd")
     write_csv(claims, folder / "claims.csv")
     write_text_atomic(folder / "table1.md", text)
-    draw_table1(scores, labels, folder / "table1.png")
-    draw_curves(curves, labels, folder / "curves.png")
+    draw_table1(scores, methods, folder / "table1.png")
+    draw_curves([(run.arm, run.metrics) for run in trained], methods, folder / "curves.png")
     made = [{"method": run.arm, "seed": run.seed, "seconds": run.provenance["seconds"]} for run in runs]
     write_text_atomic(
         folder / "provenance.json", json.dumps({**provenance, "cells": made}, indent=2, allow_nan=False) + "\n"
@@ -168,6 +167,24 @@ def markdown(
     parts += ["## Provenance", _provenance_table(runs, provenance), *_paper_section(paper)]
     parts.append(claims_section(claims, profile))
     return "\n\n".join(parts) + "\n"
+
+
+def draw_table1(scores: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
+    """A panel per metric, a line per benchmark: the mean of each method and its standard error over seeds."""
+    groups = scores.groupby(["metric", "benchmark", "method"], sort=False)["value"]
+    means = groups.agg(["mean", "sem"]).reset_index().rename(columns={"benchmark": "line", "method": "series"})
+    error = means["sem"].fillna(0.0)  # one seed: no bar
+    means = means.assign(value=means["mean"], low=means["mean"] - error, high=means["mean"] + error)
+    panels = {
+        with_sampling(title, scores[scores["metric"] == metric]): means[means["metric"] == metric]
+        for metric, title in METRICS.items()
+        if metric in set(scores["metric"])
+    }
+    seeds = scores.groupby("method")["seed"].nunique()
+    count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+    bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
+    note = f"Profile {scores['profile'].iloc[0]}, seeds per method: {count}{bars}"
+    draw_dots(panels, path, series=methods, xlabel="correct (%)", note=note)
 
 
 def _score_table(rows: pd.DataFrame, overhead: Mapping[str, str]) -> str:

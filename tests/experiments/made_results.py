@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.report.page import Section
 from oar.analysis.reports.differences import DIFFERENCES
-from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN, StudyPage, write_study
+from oar.analysis.reports.page import CLOSED, OPENED, PAGE, UNWRITTEN, write_page
 
 ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{ made }}"
 CONCLUSION = "Boost **alone** is enough."
@@ -110,9 +110,9 @@ def make_results(results: Path) -> Path:
     (gating / "gating.png").touch()
     pd.DataFrame({"a": [1]}).to_parquet(gating / "gating.parquet")
     measured = "| gate | accuracy |\n| --- | --- |\n| both | 60.1 |"
-    words = ("What does the gate do?", "That both are needed.", "Everything.", measured)
-    write_study(StudyPage("gating", "The gate", *words, {"gating.png": "frontier"}, "make x", PROVENANCE), gating)
-    page = gating / "gating.md"
+    said = {"title": "The gate", "question": "What does it do?", "paper": "That both are needed.", "ran": "Everything."}
+    pictures = {"gating.png": "frontier"}
+    page = write_page(gating / "gating.md", PAGE, PROVENANCE, **said, measured=measured, pictures=pictures)
     page.write_text(page.read_text().replace(UNWRITTEN, CONCLUSION))
     (results / "inspector").mkdir()
     (results / "inspector" / "step_000001.html").touch()

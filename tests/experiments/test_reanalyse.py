@@ -13,9 +13,8 @@ from experiments.stability.levels import compare_levels
 from experiments.stability.page import study_of, write_stability
 from experiments.study.page import write_results
 from experiments.table1.page import write_table1
-from oar.analysis.reports.page import StudyPage
 from oar.common.errors import DataError
-from tests.experiments.made_runs import make_run
+from tests.experiments.made_runs import make_run, toy_study
 from tests.experiments.test_studies import three_seeds
 
 ANALYSIS = {"command": "judge", "git_commit": "beef"}
@@ -38,9 +37,7 @@ def judged(folder: Path) -> dict[str, str]:
 
 
 def make_study(tmp_path: Path) -> Path:
-    about = StudyPage("toy", "Toy", "Why?", "Nothing.", "Runs.", "", {}, "x", MADE)
-    runs = three_seeds(tmp_path / "runs")
-    write_results(about, runs, tmp_path / "toy", reference="grpo", credit=False, mistakes=False)
+    write_results(toy_study(), three_seeds(tmp_path / "runs"), tmp_path / "toy", MADE)
     return tmp_path / "toy"
 
 

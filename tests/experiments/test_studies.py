@@ -13,12 +13,11 @@ from experiments.study.credit_dynamics import credit_table, weight_quantities
 from experiments.study.page import draw_differences, write_results
 from experiments.study.studies import arm_differences
 from oar.analysis.arms import METRICS, holm
-from oar.analysis.reports.page import StudyPage
 from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from oar.runs.folder import read_run
 from tests.config.test_config import CONF, composed
-from tests.experiments.made_runs import make_run
+from tests.experiments.made_runs import make_run, toy_study
 from tests.programs import run as run_program
 
 EASY, HARD = [1.0, 1.0, 0.5, 0.5], [0.5, 0.25, 0.0, 0.0]  # avg@4 of four problems
@@ -223,10 +222,9 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
     runs = [keep_samples(one, [([0.5, 1.5], 1.0)], [([0.0, 2.0], 1.0)]) for one in three_seeds(tmp_path / "runs")]
     folder = tmp_path / "toy"
     made = {"command": "toy", "git_commit": "c0ffee"}
-    about = StudyPage("toy", "Toy", "Why?", "Nothing.", "Six runs.", "", {}, "python -m x", made)
-    page = write_results(about, runs, folder, reference="grpo", credit=True, mistakes=False)
+    page = write_results(toy_study(credit=True), runs, folder, made)
     page.write_text(page.read_text().replace("Nobody has read these numbers yet.", "It helps."))
-    text = write_results(about, runs, folder, reference="grpo", credit=True, mistakes=False).read_text()
+    text = write_results(toy_study(credit=True), runs, folder, made).read_text()
     assert "It helps." in text
     assert "| default | `grpo` | 46.9 ± 0.0 |" in text  # (75 + 18.75) / 2
     assert "| default | `oar_g` | 53.1 ± 3.6 |" in text
