@@ -13,8 +13,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from torch import Tensor
 
-from experiments.recall.page import write_recall
+from experiments.recall.page import PANELS, TEMPLATE, draw_calibration
 from experiments.shared.subjects import Plan, SubjectConfig, measure_models
+from oar.analysis.reports.signals import write_signals
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it
 from oar.analysis.signals.recall import recall_table
 from oar.command_line.entry import entry
@@ -57,10 +58,14 @@ def main(config: DictConfig) -> None:
 
     table, facts = measure_models(plan, "comparison with the oracle", measure)
     provenance = collect_provenance(asdict(cfg), started=started, git=git)
-    write_recall(
+    write_signals(
+        "recall",
+        TEMPLATE,
         table,
         facts,
         folder,
+        panels=PANELS,
+        more={"calibration.png": draw_calibration},
         run=plan.description() | {"reference": cfg.reference},
         signals=cfg.signals,
         provenance=provenance | {"training": plan.trained_here()},

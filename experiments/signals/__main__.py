@@ -21,7 +21,7 @@ from experiments.shared.subjects import Plan, SubjectConfig, measure_models
 from experiments.signals.error_location import error_location
 from experiments.signals.examined import NOWHERE, Examined
 from experiments.signals.mask_artefacts import mask_artefacts
-from experiments.signals.pages import ERROR_LOCATION, MASK_ARTEFACTS, PROXY_MISMATCH
+from experiments.signals.pictures import MORE, PANELS
 from experiments.signals.proxy_mismatch import proxy_mismatch
 from oar.analysis.reports.signals import write_signals
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, gated
@@ -29,6 +29,7 @@ from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import TrainConfig, validated
+from oar.config.checks import one_of
 from oar.model.load import load_tokenizer
 from oar.tasks.words import token_roles
 
@@ -50,11 +51,10 @@ def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
     return {name: str(kind) for name, kind in kinds.items()}
 
 
-PAGES = {page.name: page for page in (MASK_ARTEFACTS, PROXY_MISMATCH, ERROR_LOCATION)}
 MEASURES: dict[str, Callable[[Plan], Measure]] = {
-    MASK_ARTEFACTS.name: lambda plan: partial(mask_artefacts, kinds=_counterfactuals(plan.signals)),
-    PROXY_MISMATCH.name: lambda _: proxy_mismatch,
-    ERROR_LOCATION.name: lambda _: error_location,
+    "mask_artefacts": lambda plan: partial(mask_artefacts, kinds=_counterfactuals(plan.signals)),
+    "proxy_mismatch": lambda _: proxy_mismatch,
+    "error_location": lambda _: error_location,
 }
 
 
@@ -70,8 +70,7 @@ class SignalsConfig(SubjectConfig):
             self.check_signal("shown", name)
         self.signals = {name: self.signals[name] for name in self.shown}
         super().__post_init__()
-        if self.study not in PAGES:
-            raise ConfigError(f"study must be one of {', '.join(PAGES)}, but is {self.study!r}.")
+        one_of("study", self.study, tuple(MEASURES))
 
 
 @entry
@@ -87,13 +86,16 @@ def main(config: DictConfig) -> None:
         examined = examined_signals(plan, model, subject, importance)
         return study(examined, pairs=cfg.pairs, seed=cfg.seed)
 
-    table, facts = measure_models(plan, PAGES[cfg.study].title.lower(), measure)
+    table, facts = measure_models(plan, cfg.study.replace("_", " "), measure)
     gating = plan.settings.gating
     write_signals(
-        PAGES[cfg.study],
+        cfg.study,
+        Path(__file__).with_name(f"{cfg.study}.md.j2"),
         table,
         facts,
         folder,
+        panels=PANELS[cfg.study],
+        more=MORE.get(cfg.study, {}),
         run=plan.description() | {"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
         signals=cfg.signals,
         provenance=collect_provenance(asdict(cfg), started=started, git=git) | {"training": plan.trained_here()},
