@@ -187,8 +187,8 @@ def main(config: DictConfig) -> None:
         run=bench.description(),
         provenance=collect_provenance(asdict(cfg), started=started, git=git),
     )
-    print((folder / "bench.md").read_text())
-    print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
+    print((folder / "bench_learner.md").read_text())
+    print(f"written to {folder}: bench_learner.csv, its page and picture, provenance.json")
     print(json.dumps(numbers, allow_nan=False))
 
 
