@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from experiments.bench_importance.plan import Bench, BenchConfig
 from experiments.bench_learner.__main__ import BenchLearner, BenchLearnerConfig
-from experiments.bench_precision import BenchPrecisionConfig
+from experiments.bench_precision.__main__ import BenchPrecisionConfig
 from experiments.fidelity.__main__ import FidelityConfig
 from experiments.fidelity.__main__ import Plan as FidelityPlan
 from experiments.gradient_signal.__main__ import GradientSignalConfig, planned

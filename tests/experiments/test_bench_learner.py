@@ -96,8 +96,8 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     machine = {"versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2, "command": "python -m this"}
     found = write_bench_learner(both, tmp_path, headline=HEADLINE, run=run, provenance=machine)
     assert found == numbers
-    page = (tmp_path / "bench.md").read_text()
+    page = (tmp_path / "bench_learner.md").read_text()
     assert "| <= 0.8 | 0.62 | yes |" in page
     assert "missed by 1.2e-01" in page
     assert "| `oar` | 2.5 [1.75, 4.5] | 0.62 | 3 | 0.25 | 0% |" in page
-    assert (tmp_path / "bench.png").stat().st_size > 10_000
+    assert (tmp_path / "bench_learner.png").stat().st_size > 10_000

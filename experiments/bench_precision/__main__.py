@@ -4,7 +4,6 @@ Both have the same weights, those of bfloat16, and the same completions and draw
 credit signal is made of differences that may be smaller than what bfloat16 rounds off (oar/method/importance/in_pairs.py).
 """
 
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -20,10 +19,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.shared.made_up import made_up_batch, made_up_model
-from oar.analysis.reports.page import machine, table_lines
+from oar.analysis.reports.page import machine, write_page
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
-from oar.common.files import atomic_path, write_text_atomic
+from oar.common.files import atomic_path
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed, generator
 from oar.config import build, validated
@@ -34,21 +33,7 @@ from oar.method.importance import CreditInputs, ImportanceEstimator
 from oar.method.probes import AnswerMeanProbe
 from oar.statistics.attribution import spearman
 
-PAGE = """# Importance in bfloat16
-
-**Question.** Do a token's credits rank as they do in float32, where a learner computes in bfloat16?
-
-**Where.** {machine}; a Qwen2 of {hidden_size} dimensions and {num_hidden_layers} layers with random weights, rounded to bfloat16
-for both; {completions} completions of {reasoning_tokens} reasoning tokens, probe `as_mean`, one draw.
-
-**How.** Spearman's rank correlation of a completion's importance in both arithmetics: mean over completions, in brackets the
-least. *Spread*: standard deviation of the input embeddings. OAR-G's noise of 1e-3 is 6 % of the first, 2 % of the second and
-0.1 % of the third.
-
-{table}
-
-Made by `{command}`; every completion stands in `precision.csv`.
-"""
+NAME = "bench_precision"
 
 
 @dataclass
@@ -107,18 +92,19 @@ def importance(
     return {name: signal(inputs).cpu() for name, signal in signals.items()}
 
 
-def page(found: pd.DataFrame, cfg: BenchPrecisionConfig, provenance: Mapping[str, Any]) -> str:
-    """The table for people."""
-    grouped = found.groupby(["spread", "signal"], sort=False)["spearman"]
-    cells = {at: f"{values.mean():.3f} [{values.min():.3f}]" for at, values in grouped}
-    rows = [[f"{spread:g}", *(cells[spread, name] for name in cfg.signals)] for spread in cfg.spreads]
-    return PAGE.format(
-        table=table_lines(["spread", *(f"`{name}`" for name in cfg.signals)], rows),
-        completions=cfg.completions,
-        reasoning_tokens=cfg.reasoning_tokens,
-        command=provenance["command"],
-        **cfg.architecture,
+def write_precision(
+    found: pd.DataFrame, cfg: BenchPrecisionConfig, folder: Path, provenance: Mapping[str, Any]
+) -> Path:
+    """The table of `measured`, page and provenance; returns the page."""
+    with atomic_path(folder / f"{NAME}.csv") as path:
+        found.to_csv(path, index=False, float_format="%.4f")
+    return write_page(
+        folder / f"{NAME}.md",
+        Path(__file__).with_name("page.md.j2"),
+        provenance,
         **machine(provenance),
+        agreed=dict(list(found.groupby(["spread", "signal"])["spearman"])),
+        run=cfg,
     )
 
 
@@ -130,14 +116,9 @@ def main(config: DictConfig) -> None:
     signals = {name: build(f"signals.{name}", target) for name, target in cfg.signals.items()}
     torch.set_num_threads(cfg.threads)
     found = measured(cfg, signals, "cuda" if torch.cuda.is_available() else "cpu")
-    provenance = collect_provenance(asdict(cfg), started=started, git=git)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    with atomic_path(folder / "precision.csv") as path:
-        found.to_csv(path, index=False, float_format="%.4f")
-    text = page(found, cfg, provenance)
-    write_text_atomic(folder / "precision.md", text)
-    write_text_atomic(folder / "provenance.json", json.dumps(provenance, indent=2) + "\n")
-    print(text)
+    provenance = collect_provenance(asdict(cfg), started=started, git=git)
+    print(write_precision(found, cfg, folder, provenance).read_text())
 
 
 if __name__ == "__main__":
