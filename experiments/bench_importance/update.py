@@ -202,9 +202,8 @@ def measure_memory(case: Synthetic, estimator: ImportanceEstimator) -> dict[str,
             held, peak = mark()
             peaks.append(peak)
             yield
-            _, peak = mark()
-            credit_peaks.append(peak - held)
-            peaks.append(peak)
+            peaks.append(mark()[1])
+            credit_peaks.append(peaks[-1] - held)
 
         with counted_tokens(update.model) as count:
             before, _ = mark()

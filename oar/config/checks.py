@@ -1,6 +1,5 @@
 """A value that is out of range is one sentence with its key."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -28,8 +27,8 @@ def one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
     require(value in choices, key, "one of " + ", ".join(choices), value)
 
 
-def check_bounds(schema: type, values: Mapping[Any, Any]) -> None:
-    """Raises ConfigError where a value is below the bound in the type of its field."""
+def check_bounds(schema: type, values: Any) -> None:
+    """Raises ConfigError where one of `values` (OmegaConf's, by key) is below the bound in the type of its field."""
     for key, kind in get_type_hints(schema, include_extras=True).items():
         for bound in getattr(kind, "__metadata__", ()):
             require(values[key] >= bound.least, key, f"{bound.least:g} or more", values[key])
