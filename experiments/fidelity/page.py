@@ -43,7 +43,10 @@ def write_fidelity(
     first = next(iter(facts))
     write_csv(table, folder / "fidelity.csv")
     draw_fidelity(table, folder / "fidelity.png", lead=lead, series=series)
-    found = table.set_index(["condition", "signal", "split", "metric"])[["value", "low", "high"]].T.to_dict("list")
+    found = {
+        (row["condition"], row["signal"], row["split"], row["metric"]): (row["value"], row["low"], row["high"])
+        for row in table.to_dict("records")
+    }
 
     def cell(condition: str, signal: str, metric: str = SPEARMAN, split: str = ALL, sign: str = "") -> str:
         if (condition, signal, split, metric) not in found:
