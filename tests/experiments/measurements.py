@@ -62,7 +62,7 @@ def _prepare(cfg: Any, folder: Path) -> Any:
         case FidelityConfig():
             return FidelityPlan.of(cfg)
         case GradientSignalConfig():
-            return {name: planned(cfg, own) for name, own in cfg.conditions.items()}
+            return planned(cfg, cfg.conditions["default"])  # the others have the same arms
         case BenchConfig():
             return Bench(cfg, folder, Progress())
         case BenchLearnerConfig():

@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -263,47 +262,33 @@ def test_every_method_steps_from_the_same_weights_in_turn() -> None:
     assert {weights for _, _, weights in pushes} == {start}
 
 
-def test_a_measured_case_is_kept_by_what_made_it(tmp_path: Path) -> None:
-    measured: list[int] = []
+def test_a_case_is_measured_once_by_the_same_code(tmp_path: Path) -> None:
+    found, told = prepared("bench_importance", folder=tmp_path), iter(range(9))
 
-    def measure() -> dict[str, Any]:
-        measured.append(1)
-        return {"value": len(measured)}
+    def case(length: int) -> int:
+        return found.case("one", {"length": length}, lambda: {"value": next(told)})["value"]
 
-    found = prepared("bench_importance", folder=tmp_path)
-    assert found.case("one", {"length": 64}, measure) == {"value": 1}
-    assert found.case("one", {"length": 64}, measure) == {"value": 1}
+    assert [case(64), case(64), case(65)] == [0, 0, 1]
     assert found.kept == 1
-    assert found.case("one", {"length": 65}, measure) == {"value": 2}
     found.code = "other code"
-    assert found.case("one", {"length": 64}, measure) == {"value": 3}
+    assert case(64) == 2
 
 
-def test_an_interrupted_case_is_measured_again_and_finished_ones_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, cases = prepared("bench_importance", "synthetic_methods=[grpo,oar_p,window8]", folder=tmp_path), []
+def test_an_interrupted_case_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, called = prepared("bench_importance", "synthetic_methods=[grpo,oar_p,window8]", folder=tmp_path), []
 
-    @contextmanager
-    def fake(fails_at: int) -> Iterator[list[str]]:
-        called: list[str] = []
+    def measured(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        called.append(function.__name__)
+        if len(called) == 3:
+            raise KeyboardInterrupt
+        seconds = {name: {"update": [1.0], "credit": [1.0]} for name in ("grpo", "oar_p")}
+        return {"seconds": seconds, "skipped": {"plain": 9.0}} if function is measure_seconds else {"tokens": 1}
 
-        def run(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-            called.append(function.__name__)
-            if len(called) == fails_at:
-                raise KeyboardInterrupt
-            seconds = {"grpo": {"update": [1.0], "credit": [1.0]}, "oar_p": {"update": [1.0], "credit": [1.0]}}
-            return {"seconds": seconds, "skipped": {"plain": 9.0}} if function is measure_seconds else {"tokens": 1}
-
-        monkeypatch.setattr(bench_importance, "in_fresh_process", run)
-        yield called
-
-    with fake(fails_at=3), pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(bench_importance, "in_fresh_process", measured)
+    with pytest.raises(KeyboardInterrupt):
         bench_importance.measure_synthetic(found, CASE)
-    with fake(fails_at=99) as called:
-        cases.append(bench_importance.measure_synthetic(found, CASE))
-    assert called == ["measure_memory"], "seconds and one memory were there already"
-    assert set(cases[0]["memory"]) == {"grpo", "oar_p"}, "what was left out has no memory either"
-    with fake(fails_at=99) as called:
-        bench_importance.measure_synthetic(found, replace(CASE, length=21))
-    assert called[0] == "measure_seconds"
+    whole = bench_importance.measure_synthetic(found, CASE)
+    assert called == ["measure_seconds", *["measure_memory"] * 3], "seconds and one memory were there already"
+    assert set(whole["memory"]) == {"grpo", "oar_p"}, "what was left out has no memory either"
+    bench_importance.measure_synthetic(found, replace(CASE, length=21))
+    assert called[4] == "measure_seconds"

@@ -1,6 +1,5 @@
 """The fidelity study: its measures by hand, its own signals against the project's, what they cost, and a whole run."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,8 @@ import pytest
 import torch
 
 from experiments.fidelity.__main__ import timed
-from experiments.fidelity.page import write_fidelity
 from experiments.fidelity.signals import GradientVariant, Surprisal
 from experiments.shared.counted_tokens import counted_tokens
-from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN
 from oar.analysis.signals.agreement import (
     AGREEMENT,
     BACKWARD,
@@ -23,7 +20,6 @@ from oar.analysis.signals.agreement import (
     WEIGHTS,
     agreement,
     agreement_between,
-    condition_facts,
     fidelity_table,
     pearson,
 )
@@ -188,49 +184,6 @@ def test_tied_embeddings_are_one_matrix() -> None:
     for tied in (True, False):
         model = build_model(TeachConfig(tie_embeddings=tied), build_tokenizer())
         assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
-
-
-# --- report and whole run ---------------------------------------------------------------------------------------------
-
-
-def write(folder: Path, skipped: str = "`trained`") -> str:
-    measured = measurements()
-    write_fidelity(
-        fidelity_table(measured, pairs=[("exact", "cheap")], seed=0),
-        condition_facts(measured, "exact"),
-        folder,
-        run={"split": "curve", "problems": 2, "seed": 1, "reference": "exact", "repeats": 1, "threads": 1}
-        | {"skipped": skipped},
-        conditions={"base": "probe as_mean", "long": "filler 12", "trained": "null"},
-        signals={"exact": {"_target_": "oar.A"}, "cheap": {"_target_": "oar.B", "window": 0}},
-        lead=("exact", "cheap"),
-        series={"window w": {"0": "cheap"}},
-        provenance={"command": "python -m experiments.fidelity"},
-    )
-    return (folder / "fidelity.md").read_text()
-
-
-def test_the_report_shows_what_was_measured(tmp_path: Path) -> None:
-    text = write(tmp_path)
-    assert "| `cheap` | 100 | 50 | 2.00 | 0.57 [" in text
-    assert "| `base` | 0.57 [" in text
-    assert "| +0.50 [+0.50, +0.50] | +0.50 [+0.50, +0.50] | +0.50 [+0.50, +0.50] |" in text
-    assert "| `long` | filler 12 | 8 of 9 | 2 | 13.5 |" in text
-    assert "Left out, since their weights are null: `trained`." in text
-    assert "Left out" not in write(tmp_path, skipped="")
-    assert (tmp_path / "fidelity.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert json.loads((tmp_path / "provenance.json").read_text())["conditions"]["long"]["completions"] == 8
-    assert list(pd.read_csv(tmp_path / "fidelity.csv").columns) == COLUMNS
-
-
-def test_what_people_wrote_stays_when_the_report_is_written_again(tmp_path: Path) -> None:
-    text = write(tmp_path)
-    assert f"{OPENED}\n{UNWRITTEN}\n{CLOSED}" in text
-    conclusion = f"{OPENED}\nA window of 8 \\1 does it.\n\nAnd so on.\n{CLOSED}"
-    (tmp_path / "fidelity.md").write_text(f"old\n{conclusion}\nolder\n")
-    again = write(tmp_path)
-    assert conclusion in again
-    assert "old\n" not in again
 
 
 @pytest.mark.system

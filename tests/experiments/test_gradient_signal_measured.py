@@ -4,7 +4,6 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -14,8 +13,6 @@ from experiments.gradient_signal.__main__ import (
     token_classes,
     token_weights,
 )
-from experiments.gradient_signal.cosines import COLUMNS, TARGET, signal_table
-from experiments.gradient_signal.page import write_gradient_signal
 from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.learner.collect import grade_rollouts
 from oar.method.forward.logprobs import score_completions
@@ -52,7 +49,7 @@ def untaught(tokenizer):
 @pytest.fixture(scope="module")
 def drawn():
     """An untaught model with demonstrations as its completions."""
-    arms, tokenizer = prepared("gradient_signal")["default"], build_tokenizer(1024)
+    arms, tokenizer = prepared("gradient_signal"), build_tokenizer(1024)
     settings, task, model = small(arms["grpo"]), Task(tokenizer, "####"), untaught(tokenizer)
     graded = demonstrations(task, torch.device("cpu"))
     return settings, arms, task, model, graded, score_batch(model, graded.batch, settings)
@@ -118,30 +115,3 @@ def test_every_arm_weighs_tokens_with_mean_one(drawn) -> None:
     causal = graded.marks["causal"] & mask
     weights = token_weights(arms["oracle_causal"], model, task, graded, scores)
     assert weights[causal].min() > 10 * weights[mask & ~causal].max()  # absolute threshold: floor 0.1 against 1 + beta
-
-
-def test_the_page_has_every_condition_and_keeps_what_people_wrote(tmp_path) -> None:
-    rng = np.random.default_rng(0)
-    gradients = {name: rng.normal(1, 1, size=(8, 5)).astype(np.float32) for name in (TARGET, "grpo", "oar_g", "words")}
-    one = signal_table(gradients, reference="grpo", classes=["words"], batches=[1, 4, float("inf")], lr=1e-4)
-    fact = pd.DataFrame([{"arm": "accuracy", "metric": "fact", "value": 0.4375}])
-    table = pd.concat(
-        [pd.concat([one, fact]).assign(condition=name) for name in ("default", "filler")], ignore_index=True
-    )
-    run = {
-        "units": 8,
-        "prompts": 1,
-        "seed": 1,
-        "arms": {"grpo": ["method=grpo"]},
-        "conditions": {"default": [], "filler": ["a=1"]},
-    }
-    provenance = {"command": "python -m experiments.gradient_signal", "git_commit": "c0ffee"}
-    page = write_gradient_signal(table, tmp_path, reference="grpo", judged=4, run=run, provenance=provenance)
-    page.write_text(page.read_text().replace("Nobody has read these numbers yet.", "It pays there."))
-    write_gradient_signal(table, tmp_path, reference="grpo", judged=4, run=run, provenance=provenance)
-    text = page.read_text()
-    assert "It pays there." in text
-    assert "| accuracy | 0.438 | 0.438 |" in text
-    assert "`filler`: a=1" in text
-    assert set(COLUMNS) <= set(pd.read_csv(tmp_path / "gradient_signal.csv").columns)
-    assert {file.name for file in tmp_path.iterdir()} >= {"forest.png", "batches.png", "classes.png", "provenance.json"}
