@@ -160,22 +160,19 @@ def measure(
 
 def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedModel, task: Task) -> GradedBatch:
     """Completions of training problems, group by group, graded."""
-    group = settings.learner.num_generations
     source = build("data.source", settings.data.source, settings.allow_targets)
     problems = source.problems(cfg.seed, 0, cfg.units * cfg.prompts)
     groups = []
     for first in range(0, len(problems), PROBLEMS_AT_A_TIME):
-        some = problems[first : first + PROBLEMS_AT_A_TIME]
-        found = draw(
+        groups += draw(
             model,
             task,
-            [problem for problem in some for _ in range(group)],
+            problems[first : first + PROBLEMS_AT_A_TIME],
+            samples=settings.learner.num_generations,
             temperature=settings.rollout.temperature,
             max_new_tokens=settings.rollout.max_new_tokens,
             seed=derive_seed(cfg.seed, "gradient signal", first),
         )
-        flat = [rollout for one in found for rollout in one]
-        groups += [flat[at : at + group] for at in range(0, len(flat), group)]
     return grade_rollouts(problems, groups, task, model.device)
 
 

@@ -4,23 +4,20 @@ Train a model where none is given, draw completions of each model, compute every
 What is finished is kept (experiments/shared/subjects.py), so the command can be interrupted and run again.
 """
 
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from torch import Tensor
 
 from experiments.recall.page import PANELS, TEMPLATE, draw_calibration
-from experiments.shared.subjects import Plan, SubjectConfig, measure_models
-from oar.analysis.reports.signals import write_signals
+from experiments.shared.signal_study import run_study
+from experiments.shared.subjects import Plan, SubjectConfig
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it
 from oar.analysis.signals.recall import recall_table
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
-from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
 
 
@@ -42,8 +39,6 @@ class RecallConfig(SubjectConfig):
 def main(config: DictConfig) -> None:
     """Validate everything, do what is missing, write the table and the pictures."""
     cfg = validated(config, RecallConfig)
-    started, git = datetime.now(UTC), git_state(ROOT)
-    folder = Path(HydraConfig.get().runtime.output_dir)
     plan = Plan.of(cfg)
 
     def measure(_: Path, subject: Subject, importance: dict[str, Tensor]) -> pd.DataFrame:
@@ -56,21 +51,8 @@ def main(config: DictConfig) -> None:
             seed=cfg.seed,
         )
 
-    table, facts = measure_models(plan, "comparison with the oracle", measure)
-    provenance = collect_provenance(asdict(cfg), started=started, git=git)
-    write_signals(
-        "recall",
-        TEMPLATE,
-        table,
-        facts,
-        folder,
-        panels=PANELS,
-        more={"calibration.png": draw_calibration},
-        run=plan.description() | {"reference": cfg.reference},
-        signals=cfg.signals,
-        provenance=provenance | {"training": plan.trained_here()},
-    )
-    print(f"written to {folder}: recall.csv, recall.md, recall.png, calibration.png, provenance.json")
+    more = {"calibration.png": draw_calibration}
+    run_study("recall", plan, measure, TEMPLATE, panels=PANELS, more=more, run={"reference": cfg.reference})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from oar.analysis.signals.examine import Subject, examine, signal_importance
 from oar.common.cache import kept, kept_path, kept_table
 from oar.common.errors import ConfigError, OarError
 from oar.common.processes import ChildProcess
-from oar.common.progress import progress_bars, stage
+from oar.common.progress import stage
 from oar.common.provenance import code_hash, files_hash
 from oar.common.seeding import derive_seed
 from oar.config import ProbeConfig, TrainConfig, build
@@ -231,41 +231,9 @@ def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
     return examine(load_policy(model, plan.settings.model.dtype), task, plan.problems, groups, plan.settings)
 
 
-def compute_signals(plan: Plan, name: str, subject: Subject, folder: Path, progress: Progress) -> dict[str, Tensor]:
-    """By signal what its estimator says of every completion, (N, T)."""
-    found = {}
-    with stage(progress, f"{name}: {len(plan.signals)} signals", total=len(plan.signals)) as advance:
-        for done, (signal, settings) in enumerate(plan.signals.items()):
-            found[signal] = kept_importance(subject, settings, plan.settings, folder)
-            advance(done + 1)
-    return found
-
-
 def kept_importance(subject: Subject, signal: TrainConfig, settings: TrainConfig, folder: Path) -> Tensor:
     """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
     made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(settings.probe)}
     file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".pt")
     device = subject.masks.device
     return kept(file, lambda: signal_importance(subject, signal), torch.save, partial(torch.load, map_location=device))
-
-
-def measure_models(
-    plan: Plan, what: str, measure: Callable[[Path, Subject, dict[str, Tensor]], pd.DataFrame]
-) -> tuple[pd.DataFrame, dict[str, dict[str, float]]]:
-    """What `measure` finds of every model, told as `what`, with a column `model`; and by model what its completions are like.
-
-    measure: from a model's folder, its completions, and by signal what the estimator says of them, (N, T).
-    """
-    tables, facts = [], {}
-    with progress_bars() as progress:
-        drawn = draw_all(plan, progress)
-        torch.set_num_threads(plan.cfg.threads)
-        for name, (model, completions) in drawn.items():
-            subject = load_subject(plan, model, completions)
-            importance = compute_signals(plan, name, subject, completions, progress)
-            with stage(progress, f"{name}: {what}"):
-                table = measure(model, subject, importance)
-            table.insert(0, "model", name)
-            tables.append(table)
-            facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
-    return pd.concat(tables, ignore_index=True), facts

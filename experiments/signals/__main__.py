@@ -4,42 +4,32 @@ Mask artefacts, proxy mismatch and error location (docs/METHOD.md §7.5, §7.6, 
 recall, which are drawn here where they are not there yet (experiments/shared/subjects.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from torch import Tensor
 
-from experiments.shared.subjects import Plan, SubjectConfig, measure_models
+from experiments.shared.signal_study import run_study
+from experiments.shared.subjects import Plan, SubjectConfig
 from experiments.signals.error_location import error_location
 from experiments.signals.examined import NOWHERE, Examined
 from experiments.signals.mask_artefacts import mask_artefacts
 from experiments.signals.pictures import MORE, PANELS
 from experiments.signals.proxy_mismatch import proxy_mismatch
-from oar.analysis.reports.signals import write_signals
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, gated
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
-from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import TrainConfig, validated
 from oar.config.checks import one_of
 from oar.model.load import load_tokenizer
 from oar.tasks.words import token_roles
 
-
-class Measure(Protocol):
-    """From one model's signals to a tidy table."""
-
-    def __call__(self, examined: Examined, *, pairs: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
-        """COLUMNS of `oar.analysis.signals.recall`."""
-        ...
+Study = Callable[..., pd.DataFrame]  # of `Examined`, pairs and seed the COLUMNS of `oar.analysis.signals.recall`
 
 
 def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
@@ -51,7 +41,7 @@ def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
     return {name: str(kind) for name, kind in kinds.items()}
 
 
-MEASURES: dict[str, Callable[[Plan], Measure]] = {
+MEASURES: dict[str, Callable[[Plan], Study]] = {
     "mask_artefacts": lambda plan: partial(mask_artefacts, kinds=_counterfactuals(plan.signals)),
     "proxy_mismatch": lambda _: proxy_mismatch,
     "error_location": lambda _: error_location,
@@ -77,8 +67,6 @@ class SignalsConfig(SubjectConfig):
 def main(config: DictConfig) -> None:
     """Validate everything, do what is missing, write the page."""
     cfg = validated(config, SignalsConfig)
-    started, git = datetime.now(UTC), git_state(ROOT)
-    folder = Path(HydraConfig.get().runtime.output_dir)
     plan = Plan.of(cfg)
     study = MEASURES[cfg.study](plan)
 
@@ -86,21 +74,16 @@ def main(config: DictConfig) -> None:
         examined = examined_signals(plan, model, subject, importance)
         return study(examined, pairs=cfg.pairs, seed=cfg.seed)
 
-    table, facts = measure_models(plan, cfg.study.replace("_", " "), measure)
     gating = plan.settings.gating
-    write_signals(
+    run_study(
         cfg.study,
+        plan,
+        measure,
         Path(__file__).with_name(f"{cfg.study}.md.j2"),
-        table,
-        facts,
-        folder,
         panels=PANELS[cfg.study],
         more=MORE.get(cfg.study, {}),
-        run=plan.description() | {"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
-        signals=cfg.signals,
-        provenance=collect_provenance(asdict(cfg), started=started, git=git) | {"training": plan.trained_here()},
+        run={"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
     )
-    print(f"written to {folder}: {cfg.study}.csv, {cfg.study}.md, {cfg.study}.png, provenance.json")
 
 
 def examined_signals(plan: Plan, model: Path, subject: Subject, importance: Mapping[str, Tensor]) -> Examined:

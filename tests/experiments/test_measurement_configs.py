@@ -7,7 +7,7 @@ import pytest
 from experiments.bench_importance.update import PlainImportance
 from experiments.bench_learner.page import Where
 from experiments.bench_learner.sides import SIDES
-from experiments.signals.__main__ import PAGES
+from experiments.signals.__main__ import MEASURES
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
 from oar.method.importance import PerturbationImportance, UniformImportance
@@ -130,7 +130,7 @@ def test_the_trained_run_is_kept_by_what_makes_it() -> None:
     )
 
 
-@pytest.mark.parametrize("study", PAGES)
+@pytest.mark.parametrize("study", MEASURES)
 def test_every_experiment_on_signals_looks_at_the_completions_of_the_recall(study: str) -> None:
     found, recall = prepared("signals", f"experiment={study}"), prepared("recall")
     assert found.cfg.output_dir.endswith(study)
