@@ -31,19 +31,18 @@ from experiments.bench_importance.costs import (
 )
 from experiments.bench_importance.page import write_bench
 from experiments.bench_importance.plan import Bench, BenchConfig
-from experiments.shared.cases import Case
-from experiments.shared.updates import (
+from experiments.bench_importance.update import (
     Synthetic,
     Update,
-    by_completion,
-    counted_tokens,
-    in_fresh_process,
-    like_the_learner,
+    listed,
     measure_memory,
     measure_seconds,
     timed_rounds,
-    turned,
 )
+from experiments.shared.cases import Case
+from experiments.shared.counted_tokens import counted_tokens
+from experiments.shared.fresh_process import in_fresh_process, like_the_learner, turned
+from oar.analysis.signals.examine import completion_advantages, warm_probe
 from oar.command_line.entry import entry
 from oar.common.clock import Clock
 from oar.common.errors import DataError
@@ -54,8 +53,6 @@ from oar.launch.start_model import model_folder
 from oar.launch.supervisor import one_engine
 from oar.learner.collect import collate_groups
 from oar.learner.step import Learner
-from oar.method.advantages import group_advantages
-from oar.method.probes import make_probe
 from oar.model.load import load_policy, load_tokenizer, weights_size
 from oar.rollout.client.vllm import EngineClient
 from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
@@ -95,8 +92,8 @@ def main(config: DictConfig) -> None:
         run=bench.description() | told,
         provenance=collect_provenance(asdict(cfg), started=started, git=git),
     )
-    print((folder / "bench.md").read_text())
-    print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
+    print((folder / "bench_importance.md").read_text())
+    print(f"written to {folder}: bench_importance.csv, its page and picture, provenance.json")
     print(json.dumps(numbers, allow_nan=False))
 
 
@@ -159,20 +156,8 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
         learner.sync.push(learner.model, learner.step)
         drawn = learner.groups.take(learner.step, Clock())
         graded = collate_groups(drawn.groups, learner.task, learner.model.device)
-        advantages = group_advantages(
-            graded.rewards,
-            settings.learner.num_generations,
-            divide_by_std=settings.learner.divide_by_std,
-            leave_one_out=settings.learner.leave_one_out,
-        )
-        probe = make_probe(
-            settings.probe.name,
-            learner.task.encode_marker(settings.probe.conclude),
-            step=settings.probe.warmup_steps,
-            warmup_steps=settings.probe.warmup_steps,
-        )
-        batch = graded.batch
-        update = Update(learner.model, batch, advantages, probe, settings)
+        batch, advantages = graded.batch, completion_advantages(graded.rewards, settings.learner)
+        update = Update(learner.model, batch, advantages, warm_probe(settings.probe, learner.task), settings)
         found: Case = {"seconds": timed_rounds(update, bench.estimators, cfg.rounds, cfg.method_seconds)}
         judged = (batch.has_answer & (advantages != 0) & batch.reasoning_mask.any(dim=1)).nonzero()[:, 0]
         if not len(judged):
@@ -181,10 +166,10 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
             )
         for name, estimator in bench.estimators.items():
             with counted_tokens(learner.model) as count:
-                data = update.run(estimator)
-            found.setdefault("tokens", {})[name] = sum(count)
+                data = update.run(estimator, Clock())
+            found.setdefault("tokens", {})[name] = count.forward
             for key, values in (("importance", data.token_importance), ("weights", data.token_weights)):
-                by_row = by_completion(values[judged], batch.reasoning_mask[judged])
+                by_row = listed(values[judged], batch.reasoning_mask[judged])
                 found.setdefault(key, {})[name] = by_row
         length = float(batch.completion_mask.sum(dim=1).float().mean())
         return {

@@ -10,24 +10,24 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from rich.progress import Progress
 from torch import Tensor
 
 from oar.analysis.signals.examine import Subject, examine, signal_importance
+from oar.common.cache import kept, kept_path, kept_table
 from oar.common.errors import ConfigError, OarError
-from oar.common.files import atomic_path
 from oar.common.processes import ChildProcess
 from oar.common.progress import stage
-from oar.common.provenance import code_hash, config_hash, files_hash
+from oar.common.provenance import code_hash, files_hash
 from oar.common.seeding import derive_seed
 from oar.config import ProbeConfig, TrainConfig, build
+from oar.config.checks import Positive, one_of
 from oar.config.composed import composed_run
 from oar.config.evaluation import Sampling
 from oar.launch.pool import Job
@@ -55,24 +55,20 @@ class SubjectConfig:
     seed: int
     overrides: list[str]
     models: dict[str, str]
-    train_steps: int
+    train_steps: Positive
     train_overrides: list[str]
     split: str
-    problems: int
-    samples: int
+    problems: Positive
+    samples: Positive
     probe: ProbeConfig
     signals: dict[str, list[str]]
     pairs: list[list[str]]
-    threads: int
+    threads: Positive
     output_dir: str
     work_dir: str
 
     def __post_init__(self) -> None:
-        for key in ("train_steps", "problems", "samples", "threads"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
-        if self.split not in SPLITS:
-            raise ConfigError(f"split must be one of {', '.join(SPLITS)}, but is {self.split!r}.")
+        one_of("split", self.split, SPLITS)
         if any(len(pair) != 2 for pair in self.pairs):
             raise ConfigError(f"Every entry of pairs must hold two signals, but pairs is {self.pairs}.")
         for name in chain.from_iterable(self.pairs):
@@ -199,10 +195,14 @@ def draw(
     """The folder of a model's completions, drawn with its weights as `version` where they are not there yet."""
     cfg, rollout = plan.cfg, plan.settings.rollout
     sampling = Sampling(cfg.samples, rollout.temperature, rollout.max_new_tokens)
-    made_of = {"weights": files_hash(weight_files(model)), "problems": [problem.question for problem in plan.problems]}
-    key = config_hash({**made_of, "sampling": asdict(sampling), "seed": cfg.seed})[:12]
-    folder = plan.work / "completions" / f"{name}-{key}"
-    if not (folder / COMPLETIONS).exists():
+    made_of = {
+        "weights": files_hash(weight_files(model)),
+        "problems": [problem.question for problem in plan.problems],
+        "sampling": asdict(sampling),
+        "seed": cfg.seed,
+    }
+
+    def made() -> pd.DataFrame:
         url, token = address()
         engine = EngineClient(url, rollout.request_timeout_s, token)
         task = Task(load_tokenizer(model), plan.settings.model.marker)
@@ -212,9 +212,10 @@ def draw(
             CheckpointSync(engine, folder_between).push(policy, version)
             prompts = [task.encode_prompt(problem) for problem in plan.problems]
             groups = engine.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
-        rows = [{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group]
-        with atomic_path(folder / COMPLETIONS) as path:
-            pd.DataFrame(rows).to_parquet(path, index=False)
+        return pd.DataFrame([{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group])
+
+    folder = kept_path(plan.work / "completions", name, made_of)
+    kept_table(folder / COMPLETIONS, made)
     return folder
 
 
@@ -230,23 +231,9 @@ def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
     return examine(load_policy(model, plan.settings.model.dtype), task, plan.problems, groups, plan.settings)
 
 
-def compute_signals(plan: Plan, name: str, subject: Subject, folder: Path, progress: Progress) -> dict[str, Tensor]:
-    """By signal what its estimator says of every completion, (N, T)."""
-    found = {}
-    with stage(progress, f"{name}: {len(plan.signals)} signals", total=len(plan.signals)) as advance:
-        for done, (signal, settings) in enumerate(plan.signals.items()):
-            found[signal] = kept_importance(subject, settings, plan.settings, folder)
-            advance(done + 1)
-    return found
-
-
 def kept_importance(subject: Subject, signal: TrainConfig, settings: TrainConfig, folder: Path) -> Tensor:
     """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
     made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(settings.probe)}
-    made_of["code"] = code_hash()
-    file = folder / f"{signal.method.name}-{config_hash(made_of)[:12]}.npy"
-    if not file.exists():
-        importance = signal_importance(subject, signal)
-        with atomic_path(file) as path, path.open("wb") as opened:
-            np.save(opened, importance.cpu().numpy())
-    return torch.from_numpy(np.load(file)).to(subject.masks.device)
+    file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".pt")
+    device = subject.masks.device
+    return kept(file, lambda: signal_importance(subject, signal), torch.save, partial(torch.load, map_location=device))

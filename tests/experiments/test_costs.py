@@ -153,13 +153,14 @@ def test_the_files_show_what_was_missed_and_what_was_left_out(tmp_path: Path) ->
     )
     assert set(numbers) == KEYS
     assert numbers["exact_over_plain_256"] is None
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.csv", "bench.md", "bench.png", "provenance.json"]
-    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
-    assert np.allclose(pd.read_csv(tmp_path / "bench.csv")["value"], rows["value"])
+    made = {f"bench_importance.{kind}" for kind in ("csv", "md", "png")}
+    assert {path.name for path in tmp_path.iterdir()} == made | {"provenance.json"}
+    assert (tmp_path / "bench_importance.png").read_bytes().startswith(b"\x89PNG")
+    assert np.allclose(pd.read_csv(tmp_path / "bench_importance.csv")["value"], rows["value"])
     record = json.loads((tmp_path / "provenance.json").read_text())
     assert record["chosen"] == "window8"
     assert record["summary"] == numbers
-    text = (tmp_path / "bench.md").read_text()
+    text = (tmp_path / "bench_importance.md").read_text()
     assert "| `oar_p_exact_step_ratio` | 4.2 (the paper's) | <= 2 | 2.50 | missed by 0.50 |" in text
     assert "| `oar_g_step_ratio` | 1.4 (the paper's own measurement) | <= 1.15 | 1.10 | yes |" in text
     assert "| `oar_p_window_spearman` |  | >= 0.9 | -0.05 | missed by 0.95 |" in text

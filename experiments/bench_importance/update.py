@@ -1,38 +1,35 @@
-"""What credit costs in one update of a model: seconds, tokens forwarded, peak memory (for
-experiments/bench_importance/__main__.py)."""
+"""What credit costs in one update of a model: seconds, tokens forwarded, peak memory."""
 
-import multiprocessing
-import signal
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
+from torch import Tensor
+from transformers import PreTrainedModel
 
+from experiments.shared.counted_tokens import counted_tokens
+from experiments.shared.fresh_process import like_the_learner, turned
+from experiments.shared.made_up import WARM_UP_LENGTH, made_up_batch, made_up_model
 from experiments.shared.peak_memory import peak_memory
 from experiments.shared.plain_oar_p import batched_oar_p
-from oar.common.errors import OarError
+from oar.analysis.signals.examine import by_completion
+from oar.common.clock import Clock
 from oar.common.seeding import generator
 from oar.config import TrainConfig
 from oar.learner.credit import Credited
 from oar.learner.distributed import ALONE
 from oar.learner.update import LossBatch, accumulate_gradient
-from oar.method.batch import CompletionBatch, collate
+from oar.method.batch import CompletionBatch
 from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, ImportanceEstimator, PerturbationImportance
 from oar.method.probes import AnswerMeanProbe, Probe
-from oar.method.segments import Segments
 
-PAD, MARKER, EOS, FIRST_WORD = 0, 1, 2, 3  # token ids of the made-up batches
-WARM_UP_LENGTH = 24  # completion tokens: every kernel is used once before anything is measured
 PILOT = 8  # counterfactuals of a completion that tell how long all of them take
+Stages = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +54,14 @@ class Update:
     probe: Probe
     cfg: TrainConfig
 
-    def run(
-        self, estimator: ImportanceEstimator, watch: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> Credited:
-        """Gradients are left in the parameters' `.grad`; `watch()` surrounds the credit of each micro-batch."""
+    def run(self, estimator: ImportanceEstimator, clock: Stages) -> Credited:
+        """Gradients are left in the parameters' `.grad`; `clock("importance")` surrounds the credit of each micro-batch."""
         data = LossBatch.of(self.batch, self.advantages)
         assigner = CreditAssigner(estimator, make_gate(**self.cfg.gating.options()), self.probe)
         self.model.zero_grad(set_to_none=True)
 
         def credit(rows: Tensor, scores: Scores) -> Credited:
-            with watch():
+            with clock("importance"):
                 some = self.batch.rows(rows)
                 given = assigner(self.model, some, scores, self.advantages[rows], seeds=rows.tolist())
             return Credited.of(rows, scores, given)
@@ -85,17 +80,10 @@ class Update:
 
     def seconds(self, estimator: ImportanceEstimator) -> tuple[float, float]:
         """Of the whole update, and of its credit alone."""
-        credit, started = 0.0, self._now()
-
-        @contextmanager
-        def watch() -> Iterator[None]:
-            nonlocal credit
-            before = self._now()
-            yield
-            credit += self._now() - before
-
-        self.run(estimator, watch)
-        return self._now() - started, credit
+        clock = Clock(self.model.device)
+        self.run(estimator, clock)
+        found = clock.seconds()
+        return found["total"], found.get("importance", 0.0)
 
     @torch.no_grad()
     def expected_seconds(self, estimator: ImportanceEstimator) -> float:
@@ -105,25 +93,19 @@ class Update:
         """
         mask = self.batch.reasoning_mask
         if isinstance(estimator, PlainImportance):
-            started = self._now()
+            clock = Clock(self.model.device)
             self.model.base_model(input_ids=self.batch.input_ids[:1], use_cache=False)
-            return (self._now() - started) * int(mask.sum())
+            return clock.seconds()["total"] * int(mask.sum())
         if not isinstance(estimator, PerturbationImportance):
             return 0.0
         scores = score_completions(self.model, self.batch, temperature=self.cfg.rollout.temperature)
         inputs = CreditInputs(self.model, self.batch, self.probe, scores, range(len(self.batch)))
-        spacing = max(1, int(mask.sum(dim=1).max()) // PILOT)
-        some = mask & ((mask.cumsum(dim=1) - 1) % spacing == 0)
-        started = self._now()
-        replace(estimator, budget=None).measure(inputs, some)
-        each = (self._now() - started) / int(some.sum())
         counts = mask.sum(dim=1)
+        some = mask & ((mask.cumsum(dim=1) - 1) % max(1, int(counts.max()) // PILOT) == 0)
+        clock = Clock(self.model.device)
+        replace(estimator, budget=None).measure(inputs, some)
+        each = clock.seconds()["total"] / int(some.sum())
         return each * int((counts if estimator.budget is None else counts.clamp(max=estimator.budget)).sum())
-
-    def _now(self) -> float:
-        if self.model.device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
 
 
 def timed_rounds(
@@ -142,29 +124,6 @@ def timed_rounds(
                 found[name]["update"].append(whole)
                 found[name]["credit"].append(credit)
     return found
-
-
-def turned(names: Sequence[str], by: int) -> list[str]:
-    """The names in turn, beginning with another one each time: no method always runs behind the same one."""
-    by %= len(names)
-    return [*names[by:], *names[:by]]
-
-
-@contextmanager
-def counted_tokens(model: PreTrainedModel) -> Iterator[list[int]]:
-    """A list that gets rows x width of every call of the decoder in the block."""
-    count: list[int] = []
-
-    def note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        states = named.get("inputs_embeds")
-        rows, width = (named["input_ids"] if states is None else states).shape[:2]
-        count.append(rows * width)
-
-    hook = model.base_model.register_forward_pre_hook(note, with_kwargs=True)
-    try:
-        yield count
-    finally:
-        hook.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,51 +150,24 @@ class Synthetic:
         # Every completion counts, half of them for and half against.
         advantages = torch.ones(self.completions, device=self.device)
         advantages[1::2] = -1.0
-        short = Update(self.model(), self.batch(WARM_UP_LENGTH), advantages, AnswerMeanProbe(), self.cfg)
+        model = made_up_model(self.architecture, self.dtype, self.device, self.seed)
+        short = Update(model, self.batch(WARM_UP_LENGTH), advantages, AnswerMeanProbe(), self.cfg)
         for estimator in methods.values():
-            short.run(estimator)
+            short.run(estimator, Clock())
         short.model.zero_grad(set_to_none=True)
         return replace(short, batch=self.batch(self.length))
 
-    def model(self) -> PreTrainedModel:
-        """Random weights."""
-        return made_up_model(self.architecture, self.dtype, self.device, self.seed)
-
     def batch(self, length: int) -> CompletionBatch:
         """Random tokens."""
-        rng, vocabulary = generator(self.seed, "batch"), int(self.architecture["vocab_size"])
-
-        def words(count: int) -> list[int]:
-            return torch.randint(FIRST_WORD, vocabulary, (count,), generator=rng).tolist()
-
-        reasoning = length - self.answer_tokens - 2
-        rows = range(self.completions)
-        return collate(
-            [words(self.prompt_tokens) for _ in rows],
-            [[*words(reasoning), MARKER, *words(self.answer_tokens), EOS] for _ in rows],
-            [[0.0] * length for _ in rows],
-            [Segments(reasoning, reasoning + 1, reasoning + 1 + self.answer_tokens) for _ in rows],
-            pad_id=PAD,
+        return made_up_batch(
+            self.completions,
+            int(self.architecture["vocab_size"]),
+            generator(self.seed, "batch"),
+            prompt_tokens=self.prompt_tokens,
+            reasoning_tokens=length - self.answer_tokens - 2,  # marker and EOS
+            answer_tokens=self.answer_tokens,
             device=self.device,
         )
-
-
-def made_up_model(options: Mapping[str, Any], dtype: str, device: str, seed: int) -> PreTrainedModel:
-    """A Qwen2 of the architecture `options` (keyword arguments of Qwen2Config) with random weights, dropout off."""
-    options = dict(options)
-    theta = options.pop("rope_theta")
-    architecture = Qwen2Config(
-        **options,
-        rope_parameters={"rope_type": "default", "rope_theta": theta},
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        bos_token_id=EOS,
-    )
-    torch.manual_seed(seed)
-    with torch.device(device):
-        model = AutoModelForCausalLM.from_config(architecture, dtype=getattr(torch, dtype), attn_implementation="sdpa")
-    assert isinstance(model, PreTrainedModel)
-    return model.eval()
 
 
 def measure_seconds(
@@ -266,13 +198,12 @@ def measure_memory(case: Synthetic, estimator: ImportanceEstimator) -> dict[str,
         credit_peaks: list[int] = [0]
 
         @contextmanager
-        def watch() -> Iterator[None]:
+        def watch(_: str) -> Iterator[None]:
             held, peak = mark()
             peaks.append(peak)
             yield
-            _, peak = mark()
-            credit_peaks.append(peak - held)
-            peaks.append(peak)
+            peaks.append(mark()[1])
+            credit_peaks.append(peaks[-1] - held)
 
         with counted_tokens(update.model) as count:
             before, _ = mark()
@@ -280,59 +211,14 @@ def measure_memory(case: Synthetic, estimator: ImportanceEstimator) -> dict[str,
             peaks.append(mark()[1])
     mask = update.batch.reasoning_mask
     return {
-        "tokens": sum(count),
+        "tokens": count.forward,
         "update_peak": max(peaks) - before,
         "credit_peak": max(credit_peaks),
-        "importance": by_completion(data.token_importance, mask),
-        "weights": by_completion(data.token_weights, mask),
+        "importance": listed(data.token_importance, mask),
+        "weights": listed(data.token_weights, mask),
     }
 
 
-def by_completion(values: Tensor, masks: Tensor) -> list[list[float]]:
-    """(B, T) as B lists of what is under the mask."""
-    return [row[mask].tolist() for row, mask in zip(values, masks, strict=True)]
-
-
-def like_the_learner(threads: int) -> None:
-    """torch as the learner's process has it."""
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-
-
-# A server process that has imported everything forks itself for each case: nothing that one case leaves behind is seen by
-# the next, and no case pays for the imports. Preloaded is what the entry point imports, which each child imports again.
-_FRESH = multiprocessing.get_context("forkserver")
-_FRESH.set_forkserver_preload(
-    ["experiments.bench_importance.plan", "oar.learner.step", "experiments.bench_importance.page"]
-)
-
-
-def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: object) -> dict[str, Any]:
-    """`function(*arguments)` in a process of its own. Raises the OarError it raises, and one where the process dies."""
-    ours, theirs = _FRESH.Pipe(duplex=False)
-    process = _FRESH.Process(target=_send, args=(theirs, function, arguments), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        answer = ours.recv()
-    except EOFError:
-        process.join()
-        raise OarError(
-            f"A case of the benchmark must end by itself, but its process ended with exit code {process.exitcode}: see "
-            "above, or take fewer completions where memory ran out (exit code -9)."
-        ) from None
-    finally:
-        process.kill()
-        process.join()
-    if isinstance(answer, OarError):
-        raise answer
-    result: dict[str, Any] = answer
-    return result
-
-
-def _send(connection: Connection, function: Callable[..., dict[str, Any]], arguments: tuple[object, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
-    try:
-        connection.send(function(*arguments))
-    except OarError as error:
-        connection.send(error)
+def listed(values: Tensor, masks: Tensor) -> list[list[float]]:
+    """(B, T) as B lists of what is under the mask, for JSON."""
+    return [row.tolist() for row in by_completion(values, masks)]

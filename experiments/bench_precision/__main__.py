@@ -4,7 +4,6 @@ Both have the same weights, those of bfloat16, and the same completions and draw
 credit signal is made of differences that may be smaller than what bfloat16 rounds off (oar/method/importance/in_pairs.py).
 """
 
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -19,36 +18,22 @@ from omegaconf import DictConfig
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from experiments.shared.updates import EOS, FIRST_WORD, MARKER, PAD, made_up_model
-from oar.analysis.reports.page import machine, table_lines
+from experiments.shared.made_up import made_up_batch, made_up_model
+from oar.analysis.reports.page import machine, write_page
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
-from oar.common.files import atomic_path, write_text_atomic
+from oar.common.files import atomic_path
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed, generator
 from oar.config import build, validated
-from oar.method.batch import CompletionBatch, collate
+from oar.config.checks import Positive
+from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import score_completions
 from oar.method.importance import CreditInputs, ImportanceEstimator
 from oar.method.probes import AnswerMeanProbe
-from oar.method.segments import Segments
 from oar.statistics.attribution import spearman
 
-PAGE = """# Importance in bfloat16
-
-**Question.** Do a token's credits rank as they do in float32, where a learner computes in bfloat16?
-
-**Where.** {machine}; a Qwen2 of {hidden_size} dimensions and {num_hidden_layers} layers with random weights, rounded to bfloat16
-for both; {completions} completions of {reasoning_tokens} reasoning tokens, probe `as_mean`, one draw.
-
-**How.** Spearman's rank correlation of a completion's importance in both arithmetics: mean over completions, in brackets the
-least. *Spread*: standard deviation of the input embeddings. OAR-G's noise of 1e-3 is 6 % of the first, 2 % of the second and
-0.1 % of the third.
-
-{table}
-
-Made by `{command}`; every completion stands in `precision.csv`.
-"""
+NAME = "bench_precision"
 
 
 @dataclass
@@ -58,44 +43,31 @@ class BenchPrecisionConfig:
     seed: int
     architecture: dict[str, Any]
     spreads: list[float]
-    completions: int
-    prompt_tokens: int
-    reasoning_tokens: int
-    answer_tokens: int
+    completions: Positive
+    prompt_tokens: Positive
+    reasoning_tokens: Positive
+    answer_tokens: Positive
     signals: dict[str, Any]
-    threads: int
+    threads: Positive
     output_dir: str
 
     def __post_init__(self) -> None:
-        for name in ("completions", "prompt_tokens", "reasoning_tokens", "answer_tokens", "threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more, but is {getattr(self, name)}.")
         if not self.spreads or min(self.spreads) <= 0:
             raise ConfigError(f"spreads must be numbers above 0, but is {self.spreads}.")
 
 
-def made_up_batch(cfg: BenchPrecisionConfig, device: str) -> CompletionBatch:
-    """Random tokens."""
-    rng, rows = generator(cfg.seed, "bench_precision"), range(cfg.completions)
-
-    def words(count: int) -> list[int]:
-        return torch.randint(FIRST_WORD, int(cfg.architecture["vocab_size"]), (count,), generator=rng).tolist()
-
-    end = cfg.reasoning_tokens
-    completions = [[*words(end), MARKER, *words(cfg.answer_tokens), EOS] for _ in rows]
-    return collate(
-        [words(cfg.prompt_tokens) for _ in rows],
-        completions,
-        [[0.0] * len(ids) for ids in completions],
-        [Segments(end, end + 1, end + 1 + cfg.answer_tokens) for _ in rows],
-        pad_id=PAD,
-        device=device,
-    )
-
-
 def measured(cfg: BenchPrecisionConfig, signals: Mapping[str, ImportanceEstimator], device: str) -> pd.DataFrame:
     """A row for each spread, signal and completion: the rank correlation of both arithmetics."""
-    batch, found = made_up_batch(cfg, device), []
+    batch = made_up_batch(
+        cfg.completions,
+        int(cfg.architecture["vocab_size"]),
+        generator(cfg.seed, "bench_precision"),
+        prompt_tokens=cfg.prompt_tokens,
+        reasoning_tokens=cfg.reasoning_tokens,
+        answer_tokens=cfg.answer_tokens,
+        device=device,
+    )
+    found = []
     for spread in cfg.spreads:
         coarse = made_up_model(cfg.architecture, "bfloat16", device, cfg.seed)
         embeddings = coarse.get_input_embeddings().weight
@@ -120,18 +92,19 @@ def importance(
     return {name: signal(inputs).cpu() for name, signal in signals.items()}
 
 
-def page(found: pd.DataFrame, cfg: BenchPrecisionConfig, provenance: Mapping[str, Any]) -> str:
-    """The table for people."""
-    grouped = found.groupby(["spread", "signal"], sort=False)["spearman"]
-    cells = {at: f"{values.mean():.3f} [{values.min():.3f}]" for at, values in grouped}
-    rows = [[f"{spread:g}", *(cells[spread, name] for name in cfg.signals)] for spread in cfg.spreads]
-    return PAGE.format(
-        table=table_lines(["spread", *(f"`{name}`" for name in cfg.signals)], rows),
-        completions=cfg.completions,
-        reasoning_tokens=cfg.reasoning_tokens,
-        command=provenance["command"],
-        **cfg.architecture,
+def write_precision(
+    found: pd.DataFrame, cfg: BenchPrecisionConfig, folder: Path, provenance: Mapping[str, Any]
+) -> Path:
+    """The table of `measured`, page and provenance; returns the page."""
+    with atomic_path(folder / f"{NAME}.csv") as path:
+        found.to_csv(path, index=False, float_format="%.4f")
+    return write_page(
+        folder / f"{NAME}.md",
+        Path(__file__).with_name("page.md.j2"),
+        provenance,
         **machine(provenance),
+        agreed=dict(list(found.groupby(["spread", "signal"])["spearman"])),
+        run=cfg,
     )
 
 
@@ -143,14 +116,9 @@ def main(config: DictConfig) -> None:
     signals = {name: build(f"signals.{name}", target) for name, target in cfg.signals.items()}
     torch.set_num_threads(cfg.threads)
     found = measured(cfg, signals, "cuda" if torch.cuda.is_available() else "cpu")
-    provenance = collect_provenance(asdict(cfg), started=started, git=git)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    with atomic_path(folder / "precision.csv") as path:
-        found.to_csv(path, index=False, float_format="%.4f")
-    text = page(found, cfg, provenance)
-    write_text_atomic(folder / "precision.md", text)
-    write_text_atomic(folder / "provenance.json", json.dumps(provenance, indent=2) + "\n")
-    print(text)
+    provenance = collect_provenance(asdict(cfg), started=started, git=git)
+    print(write_precision(found, cfg, folder, provenance).read_text())
 
 
 if __name__ == "__main__":
