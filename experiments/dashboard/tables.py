@@ -1,6 +1,7 @@
 """The tables of a dashboard's page: accuracy by benchmark with the spread over seeds, seconds of a step by stage."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -23,7 +24,7 @@ def tier_tables(runs: Sequence[Logged], lines: Sequence[Line], metrics: Sequence
     final, last = [], []
     for line in lines:
         for at in line.runs:
-            of = {"line": line.name, "run": at}
+            of: dict[str, Any] = {"line": line.name, "run": at}
             if (runs[at].run.folder / "evaluation.csv").exists():
                 final.append(runs[at].run.scores.assign(**of))
             curves = [(benchmark_of(name), runs[at].metrics.get(name)) for name in (*metrics, *_mean_of(metrics))]

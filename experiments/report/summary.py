@@ -137,7 +137,7 @@ def _compared(table: pd.DataFrame) -> pd.DataFrame:
     several = table["condition"].nunique() > 1
     name = table["arm"].map(label) + (", " + table["condition"] if several else "")
     needed = ["" if pd.isna(count) else f"{count:,.0f}" for count in table["seeds_needed"]]
-    known = {"kind": table["arm"].map(kind), "smallest_shown": float("nan"), "against": "the reference"}
+    known: dict[str, Any] = {"kind": table["arm"].map(kind), "smallest_shown": float("nan"), "against": "the reference"}
     return table.assign(name=name, needed=needed, **known)
 
 

@@ -79,7 +79,7 @@ def described(gathered: Gathered, levels: Levels) -> dict[str, Any]:
         "reference": list(levels.reference),
         "shared": [f"{key.removesuffix('.name')}={found.pop()}" for key, found in settings.items() if len(found) == 1],
         "seeds": sorted({run.seed for run in runs}),
-        "sets": {row.benchmark: int(row.n) for row in sets.itertuples()},
+        "sets": dict(zip(sets["benchmark"], map(int, sets["n"]), strict=True)),
         "k": [int(k) for k in rows["k"].dropna().unique()],
     }
 
@@ -102,7 +102,7 @@ def write_sweep(folder: Path, provenance: Mapping[str, Any]) -> Path:
     else:
         draw_levels(levels, folder / "levels.png")
     draw_trajectories(pd.read_parquet(folder / "metrics.parquet"), runs, levels, folder / "trajectories.png")
-    over = levels.table[[f"{metric} interval over" for metric in METRICS]].stack().unique()
+    over = dict.fromkeys(one for metric in METRICS for one in levels.table[f"{metric} interval over"].dropna())
     ends = [(row[f"difference {metric} low"], row[f"difference {metric} high"]) for row, metric in _compared(levels)]
     return write_page(
         folder / f"{folder.resolve().name}.md",
