@@ -12,13 +12,13 @@ import pandas as pd
 
 from oar.analysis.claims.claims import MIN_SEEDS, NOT_RUN, VERDICTS
 from oar.analysis.claims.quantities import COLLAPSE_SHARE, COLLAPSE_WINDOW
-from oar.analysis.reports.page import interval_text, rendered, table_lines
+from oar.analysis.reports.page import rendered
 from oar.statistics.intervals import CONFIDENCE
 
 TEMPLATE = Path(__file__).with_name("claims.md.j2")
-DIGITS = {"%": 1, "points": 1, "x": 2, "steps": 0, "reward": 3}  # by unit
+TESTED = Path(__file__).with_name("tested.md.j2")
+FORMS = {"%": ".1f", "points": "+.1f", "x": ".2f", "steps": "+.0f", "reward": "+.3f"}  # how a value is written, by unit
 NUMBERS = ["tolerance", "value", "low", "high", "problems"]
-SIGNED = ("points", "steps", "reward")
 
 
 def claims_section(table: pd.DataFrame, profile: str) -> str:
@@ -50,20 +50,7 @@ def read_ledger(path: Path) -> pd.DataFrame:
 
 def tested_table(rows: pd.DataFrame) -> str:
     """Markdown: the claims that could be tested, each with its verdict and what it rests on."""
-    header = ["claim of the paper", "the paper's range", "verdict", "quantity", "metric"]
-    header += [f"measured here [{CONFIDENCE:.0%}]", "interval over", "problems x k", "seeds"]
-    lines = []
-    for row in rows.to_dict("records"):
-        form = f"{'+' if row['unit'] in SIGNED else ''}.{DIGITS[row['unit']]}f"
-        measured = " ".join(
-            filter(None, [f"{row['value']:{form}}", interval_text(row["low"], row["high"], form), row["unit"]])
-        )
-        judged = f"**{row['verdict']}**" + (f" ({row['reason']})" if row["reason"] else "")
-        claimed = row["paper_target"] + (f" ± {row['tolerance']:g}" if row["tolerance"] else "")
-        sampled = f"{row['problems']} x {row['k']}" if row["k"] else ""
-        lines.append([row["paper_claim"], claimed, judged, row["quantity"], row["metric"], measured])
-        lines[-1] += [row["interval_over"], sampled, row["seeds"]]
-    return table_lines(header, lines)
+    return rendered(TESTED, rows=rows, confidence=f"{CONFIDENCE:.0%}", forms=FORMS).rstrip()
 
 
 def _record(rows: pd.DataFrame) -> list[list[str]]:
