@@ -5,9 +5,9 @@ The page is page.html.j2; beside it lies plotly's script, the same for every pag
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from plotly import graph_objects as go
@@ -21,16 +21,6 @@ from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
 from oar.analysis.reports.page import rendered
 
 TEMPLATE = Path(__file__).parent / "page.html.j2"
-
-
-@dataclass(frozen=True, slots=True)
-class SectionView:
-    """A section of the page. figures: HTML of plotly; samples: whether completions stand there."""
-
-    name: str
-    figures: list[str]
-    tables: Mapping[str, pd.DataFrame]
-    samples: bool
 
 
 def dashboard_html(
@@ -70,7 +60,8 @@ def dashboard_html(
 
 def _view(
     section: Section, runs: Sequence[Logged], lines: Sequence[Line], names: set[str], axis: str, points: int
-) -> SectionView:
+) -> dict[str, Any]:
+    """The section's name, its figures as HTML of plotly, its tables by title, and whether completions stand there."""
     figures: list[go.Figure] = []
     tables: dict[str, pd.DataFrame] = {}
     for panel in section.panels:
@@ -84,12 +75,10 @@ def _view(
     curves = [panel for panel in section.panels if panel.kind == "curve"]
     if curves:
         figures.append(curves_figure(curves, lines, runs, axis=axis, points=points))
-    return SectionView(
-        name=section.name,
-        figures=[
-            figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"{section.name.replace(' ', '-')}-{at}")
-            for at, figure in enumerate(figures)
-        ],
-        tables=tables,
-        samples=any(panel.kind == "samples" for panel in section.panels),
-    )
+    name, how = section.name.replace(" ", "-"), {"full_html": False, "include_plotlyjs": False}
+    return {
+        "name": section.name,
+        "figures": [figure.to_html(**how, div_id=f"{name}-{at}") for at, figure in enumerate(figures)],
+        "tables": tables,
+        "samples": any(panel.kind == "samples" for panel in section.panels),
+    }

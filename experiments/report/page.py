@@ -18,12 +18,12 @@ TEMPLATE = Path(__file__).parent / "page.html.j2"
 REST = "More results"  # of folders that no section names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Section:
-    """A chapter: its title, and by folder of results/ what each experiment asks, in the order of reading."""
+    """A chapter: its title, and by folder of results/ what each experiment asks, in the order of reading (conf/report.yaml)."""
 
     title: str
-    experiments: Mapping[str, str]
+    experiments: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

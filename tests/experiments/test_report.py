@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.report.__main__ import ReportConfig, SectionConfig
-from experiments.report.page import Report, report_html
+from experiments.report.__main__ import ReportConfig
+from experiments.report.page import Report, Section, report_html
 from experiments.report.summary import does_it_matter, summary, what_it_costs, which_tokens
 from oar.analysis.reports.page import UNWRITTEN
 from oar.common.errors import ConfigError, DataError
@@ -242,4 +242,4 @@ def test_the_committed_results_have_their_chapters() -> None:
     found = {path.parent.name for path in (ROOT / "results").glob("*/*.md")}
     assert found <= named, "conf/report.yaml says where each experiment stands"
     with pytest.raises(ConfigError, match="recall more often"):
-        ReportConfig("a", "b", [SectionConfig("c", {"recall": ""}), SectionConfig("d", {"recall": ""})])
+        ReportConfig("a", "b", [Section("c", {"recall": ""}), Section("d", {"recall": ""})])
