@@ -27,7 +27,8 @@ from oar.statistics.intervals import CONFIDENCE
 HERE = Path(__file__).parent
 # The sweeps that the paper speaks of: the settings that vary, to the template with the words and the level that the others are
 # held against.
-KNOWN: dict[tuple[str, ...], tuple[str, Level]] = {
+GENERAL = "page.md.j2", None
+KNOWN: dict[tuple[str, ...], tuple[str, Level | None]] = {
     ("gating.tau", "gating.beta"): ("sweep_gating.md.j2", (0.4, 2)),
     ("gating.name",): ("ablation_gating.md.j2", ("bilevel",)),
     ("probe.name",): ("ablation_probe.md.j2", ("warmup",)),
@@ -45,7 +46,7 @@ DIAGNOSTICS = {
 
 def usual_reference(keys: Sequence[str]) -> Level | None:
     """The paper's level of these settings, None where it has none."""
-    return KNOWN[tuple(keys)][1] if tuple(keys) in KNOWN else None
+    return KNOWN.get(tuple(keys), GENERAL)[1]
 
 
 def write_stability(gathered: Gathered, levels: Levels, folder: Path, *, repeat: str | None = None) -> Path:
@@ -86,7 +87,7 @@ def described(gathered: Gathered, levels: Levels) -> dict[str, Any]:
 
 def read_levels(folder: Path, about: Mapping[str, Any]) -> Levels:
     """The levels that levels.csv has."""
-    table, keys = pd.read_csv(folder / "levels.csv"), about["keys"]
+    table, keys = pd.read_csv(folder / "levels.csv", dtype={"seeds": str}), about["keys"]
     index = pd.MultiIndex.from_frame(table[keys])
     rows = table.drop(columns=keys).set_axis(index).astype({"collapse_step": "Int64"})
     return Levels(keys, tuple(about["reference"]), rows)
@@ -96,7 +97,7 @@ def write_sweep(folder: Path, provenance: Mapping[str, Any]) -> Path:
     """The page and the pictures of the tables in `folder`; returns the page."""
     about = provenance["sweep"]
     levels, runs = read_levels(folder, about), pd.read_csv(folder / "runs.csv")
-    template = HERE / (KNOWN[tuple(levels.keys)][0] if tuple(levels.keys) in KNOWN else "page.md.j2")
+    template, _ = KNOWN.get(tuple(levels.keys), GENERAL)
     if len(levels.keys) == 2:
         draw_frontier(levels, folder / "frontier.png")
     else:
@@ -106,7 +107,7 @@ def write_sweep(folder: Path, provenance: Mapping[str, Any]) -> Path:
     ends = [(row[f"difference {metric} low"], row[f"difference {metric} high"]) for row, metric in _compared(levels)]
     return write_page(
         folder / f"{folder.resolve().name}.md",
-        template,
+        HERE / template,
         provenance,
         sweep=about,
         short=list(map(short, levels.keys)),

@@ -61,7 +61,8 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
     about = provenance["study"]
     scores, table = pd.read_csv(folder / "scores.csv"), pd.read_csv(folder / "differences.csv")
     draw_differences(table, folder / "forest.png", reference=about["reference"])
-    changes = shares = []
+    changes: list[list[object]] = []
+    shares: list[list[str]] = []
     if about["credit"]:
         credit = pd.read_csv(folder / "credit.csv")
         changes = credit_changes(credit)

@@ -106,6 +106,11 @@ def write_lines(path: Path, lines: Sequence[Mapping[str, float]]) -> None:
     path.write_text("".join(json.dumps({"step": step, **line}) + "\n" for step, line in enumerate(lines, start=1)))
 
 
+def numbered_run(folder: Path, number: int, method: str, seed: int, scores: Scores, **settings: Any) -> Path:
+    """A run in the numbered folder that a multirun gives it."""
+    return make_run(folder / ".aside", method, seed, scores, **settings).rename(folder / str(number))
+
+
 def toy_study(**switches: bool) -> dict[str, Any]:
     """What the page of a study says and no table holds; `credit` and `mistakes` are part of it where they are switched on."""
     return {

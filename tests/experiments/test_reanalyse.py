@@ -14,7 +14,7 @@ from experiments.stability.page import write_stability
 from experiments.study.page import write_results
 from experiments.table1.page import write_table1
 from oar.common.errors import DataError
-from tests.experiments.made_runs import make_run, toy_study
+from tests.experiments.made_runs import make_run, numbered_run, toy_study
 from tests.experiments.test_studies import three_seeds
 
 ANALYSIS = {"command": "judge", "git_commit": "beef"}
@@ -66,11 +66,9 @@ def test_what_todays_statistics_say_differently_is_written_anew(tmp_path: Path) 
 def test_a_sweep(tmp_path: Path, setting: str) -> None:
     values: tuple[object, ...] = ("bilevel", "boost_only") if setting == "gating" else (0.4, 0.7)
     folder = tmp_path / "runs"
-    folder.mkdir()
     for number, (value, seed) in enumerate((value, seed) for value in values for seed in (1, 2)):
         scores = {"a": [0.25 * ((problem + seed + number) % 4) for problem in range(8)]}
-        run = make_run(tmp_path / ".aside", "oar_g", seed, scores, **{setting: value})
-        run.rename(folder / str(number))
+        numbered_run(folder, number, "oar_g", seed, scores, **{setting: value})
     gathered = gather([folder])
     key = "gating.name" if setting == "gating" else "gating.tau"
     levels = compare_levels(gathered, [key], [values[0]])

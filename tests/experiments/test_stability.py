@@ -11,7 +11,7 @@ from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
 from experiments.stability.page import usual_reference, write_stability
 from oar.analysis.reports.page import UNWRITTEN
-from tests.experiments.made_runs import make_run
+from tests.experiments.made_runs import numbered_run
 from tests.experiments.test_gathering import recorded
 
 
@@ -32,8 +32,7 @@ def frontier(tmp_path: Path) -> Path:
         tau, beta, seed = (0.2, 0.4)[number // 4], (1.0, 2.0)[number // 2 % 2], 1 + number % 2
         share = 0.5 if tau == 0.2 else 0.75
         settings = {"entropy": entropy, "reward": [0.5] * 20, "seconds": [1.0] * 20} if number == 0 else {}
-        run = make_run(folder / ".aside", "oar_g", seed, {"a": [share] * 4}, tau=tau, beta=beta, **settings)
-        run.rename(folder / str(number))
+        numbered_run(folder, number, "oar_g", seed, {"a": [share] * 4}, tau=tau, beta=beta, **settings)
     return folder
 
 
@@ -73,8 +72,7 @@ def test_an_ablation(tmp_path: Path) -> None:
         [(name, seed) for name in ("none", "bilevel", "boost_only") for seed in (1, 2)]
     ):
         share = {"none": 0.25, "bilevel": 0.75, "boost_only": 0.5}[gating]
-        run = make_run(folder / ".aside", "oar_g", seed, {"a": [share] * 4, "b": [0.5] * 4}, gating=gating)
-        run.rename(folder / str(number))
+        numbered_run(folder, number, "oar_g", seed, {"a": [share] * 4, "b": [0.5] * 4}, gating=gating)
     text = page(folder, out, repeat="make ablation-gating")
     assert "# Gating: both levels, one of them, none" in text
     assert "points from gating bilevel, paired" in text
@@ -92,9 +90,7 @@ def test_an_ablation(tmp_path: Path) -> None:
 
 
 def test_a_sweep_that_tests_no_claim_has_no_table_of_them(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
     for number, gating in enumerate(("bilevel", "none")):
-        run = make_run(tmp_path / ".aside", "oar_g", 1, {"a": [0.5] * 4}, gating=gating)
-        run.rename(tmp_path / "runs" / str(number))
+        numbered_run(tmp_path / "runs", number, "oar_g", 1, {"a": [0.5] * 4}, gating=gating)
     assert "claims that these runs can test" not in page(tmp_path / "runs", tmp_path / "out")
     assert not (tmp_path / "out" / "claims.csv").exists()
