@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from experiments.shared.settings import flatten
-from oar.analysis.reports.figures import COLOURS, MARKERS
+from oar.analysis.reports.figures import COLOURS
 from oar.analysis.reports.methods import BASE, GRPO, LABELS, label, method_order
 
 METHOD = "method.name"
@@ -25,8 +25,8 @@ SILENT = tuple(
 class Line:
     """Runs that differ in nothing but their seed: one thick line.
 
-    values: of the keys that tell the lines apart, METHOD first; runs: their places. look: which of the colours and markers of
-    oar/analysis/reports/figures.py; the same for a method on every page.
+    values: of the keys that tell the lines apart, METHOD first; runs: their places. look: which of the colours of
+    oar/analysis/reports/figures.py and of the markers; the same for a method on every page.
     """
 
     name: str
@@ -38,11 +38,6 @@ class Line:
     def colour(self) -> str:
         """Okabe and Ito's, then from the first on again."""
         return COLOURS[self.look % len(COLOURS)]
-
-    @property
-    def marker(self) -> str:
-        """As matplotlib names it."""
-        return MARKERS[self.look % len(MARKERS)]
 
     @property
     def dash(self) -> int:
