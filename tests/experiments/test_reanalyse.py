@@ -79,6 +79,18 @@ def test_a_sweep(tmp_path: Path, setting: str) -> None:
     assert judged(out) == before
 
 
+def test_a_level_without_a_finished_run_keeps_its_place(tmp_path: Path) -> None:
+    for number, tau in enumerate((0.4, 0.7)):
+        numbered_run(tmp_path / "runs", number, "oar_g", 1, {"a": [0.5, 1.0]}, tau=tau)
+    (tmp_path / "runs" / "1" / "evaluation.json").unlink()
+    gathered, out = gather([tmp_path / "runs"]), tmp_path / "out"
+    write_stability(gathered, compare_levels(gathered, ["gating.tau"], [0.4]), out)
+    before = texts(out)
+    assert "| 0.4 | 1 of 1 | 1 | 75.0" in before["out.md"]
+    assert "| 0.7 | 0 of 1 |  |  |  |  |  |" in before["out.md"]
+    assert judged(out) == before
+
+
 def test_table_1(tmp_path: Path) -> None:
     out, cells = tmp_path / "out", []
     for seed in (1, 2, 3):
