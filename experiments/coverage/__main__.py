@@ -14,6 +14,7 @@ from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
+from oar.config.checks import Positive
 
 
 @dataclass
@@ -21,17 +22,14 @@ class CoverageConfig:
     """See conf/coverage.yaml."""
 
     seeds: list[int]
-    simulations: int
-    resamples: int
+    simulations: Positive
+    resamples: Positive
     seed: int
     output_dir: str
 
     def __post_init__(self) -> None:
         if not self.seeds or min(self.seeds) < 2:
             raise ConfigError(f"seeds must hold numbers of 2 or more, but is {self.seeds}.")
-        for key in ("simulations", "resamples"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
 
 
 @entry

@@ -1,4 +1,4 @@
-"""The dashboard without a network: run folders in, one HTML text out, with the panels of experiments/dashboard/runs.py.
+"""The dashboard without a network: run folders in, one HTML text out, with the panels of experiments/dashboard/panels.yaml.
 
 The page is page.html.j2; beside it lies plotly's script, the same for every page.
 """
@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import pandas as pd
 from plotly import graph_objects as go
 
 from experiments.dashboard.figures import curves_figure, stages_figure
+from experiments.dashboard.lines import Line, lines_of, other_differences
 from experiments.dashboard.logged import Logged
-from experiments.dashboard.runs import SAMPLES, Line, Section, lines_of, metrics_of, other_differences, sections_of
+from experiments.dashboard.panels import SAMPLES, Section, metrics_of, sections_of
 from experiments.dashboard.samples import last_samples
-from experiments.dashboard.tables import Table, stage_medians, stage_table, tier_tables
+from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
 from oar.analysis.reports.page import rendered
 
 TEMPLATE = Path(__file__).parent / "page.html.j2"
@@ -27,7 +29,7 @@ class SectionView:
 
     name: str
     figures: list[str]
-    tables: list[Table]
+    tables: Mapping[str, pd.DataFrame]
     samples: bool
 
 
@@ -70,15 +72,15 @@ def _view(
     section: Section, runs: Sequence[Logged], lines: Sequence[Line], names: set[str], axis: str, points: int
 ) -> SectionView:
     figures: list[go.Figure] = []
-    tables: list[Table] = []
+    tables: dict[str, pd.DataFrame] = {}
     for panel in section.panels:
         metrics = metrics_of(panel, names)
         if panel.kind == "tiers":
-            tables += tier_tables(runs, lines, metrics)
+            tables |= tier_tables(runs, lines, metrics)
         elif panel.kind == "stages":
             medians = stage_medians(runs, lines, metrics)
             figures.append(stages_figure(medians))
-            tables.append(stage_table(medians, lines))
+            tables["Seconds of a training step by stage, median over steps and seeds"] = stage_table(medians, lines)
     curves = [panel for panel in section.panels if panel.kind == "curve"]
     if curves:
         figures.append(curves_figure(curves, lines, runs, axis=axis, points=points))

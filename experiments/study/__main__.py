@@ -18,6 +18,7 @@ from oar.command_line.overrides import key_of, overrides_of_runs
 from oar.common.errors import ConfigError
 from oar.common.provenance import config_hash
 from oar.config import TrainConfig, validated
+from oar.config.checks import Positive
 from oar.config.composed import composed_run
 from oar.launch.pool import Job, joint_provenance, run_missing
 from oar.runs.folder import read_run
@@ -36,18 +37,15 @@ class StudyConfig(TrainConfig):
     reference: str
     arms: dict[str, list[str]]
     conditions: dict[str, list[str]]
-    seeds: int
+    seeds: Positive
     overrides: list[str]
     credit: bool
     mistakes: bool
-    parallel_runs: int
+    parallel_runs: Positive
     work_dir: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("seeds", "parallel_runs"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
         if self.reference not in self.arms or len(self.arms) < 2:
             raise ConfigError(
                 f"arms must hold the reference {self.reference!r} and one more, but are {list(self.arms)}."

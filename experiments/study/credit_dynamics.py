@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
+from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, draw_lines, save_png
 from oar.analysis.reports.page import with_error
 from oar.common.errors import DataError
 from oar.runs.folder import Run
@@ -110,26 +110,12 @@ def credit_changes(table: pd.DataFrame) -> list[list[object]]:
 
 def draw_credit(table: pd.DataFrame, path: Path) -> None:
     """A panel per quantity, a line per arm over the steps: the mean over seeds, seeds themselves thin."""
-    arms = list(table["arm"].unique())
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(12, 6.4), layout="constrained")
-        panels = list(figure.subplots(2, 4).flat)
-        for axes, (name, title) in zip(panels, QUANTITIES.items(), strict=False):
-            for index, arm in enumerate(arms):
-                own = table[(table["quantity"] == name) & (table["arm"] == arm)]
-                style = {"color": COLOURS[(index + 1) % len(COLOURS)]}
-                for _, of in own.groupby(["condition", "seed"]):
-                    axes.plot(of["step"], of["value"], linewidth=0.6, alpha=0.4, **style)
-                mean = own.groupby("step")["value"].mean()
-                marker = MARKERS[(index + 1) % len(MARKERS)]
-                axes.plot(mean.index, mean, linewidth=2, marker=marker, markersize=5, label=arm, **style)
-            axes.set_title(textwrap.fill(title.split(" (")[0], 34), fontsize=9)
-            axes.set_xlabel("training step", fontsize=9)
-        for axes in panels[len(QUANTITIES) :]:
-            axes.set_visible(False)
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower right", ncols=len(arms), frameon=False)
-        save_png(figure, path)
+    arms = ["", *table["arm"].unique()]  # the first colour is the reference's, whose weights are all alike
+    rows = table.assign(series=table["arm"], run=table["condition"] + table["seed"].astype(str) + table["arm"])
+    panels = {
+        textwrap.fill(title.split(" (")[0], 34): rows[rows["quantity"] == name] for name, title in QUANTITIES.items()
+    }
+    draw_lines(panels, path, series=arms, columns=4, size=(3.2, 3.2))
 
 
 def draw_profile(table: pd.DataFrame, path: Path) -> None:

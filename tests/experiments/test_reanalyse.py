@@ -10,7 +10,7 @@ import pytest
 from experiments.reanalyse import judge
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels
-from experiments.stability.page import study_of, write_stability
+from experiments.stability.page import write_stability
 from experiments.study.page import write_results
 from experiments.table1.page import write_table1
 from oar.common.errors import DataError
@@ -75,7 +75,7 @@ def test_a_sweep(tmp_path: Path, setting: str) -> None:
     key = "gating.name" if setting == "gating" else "gating.tau"
     levels = compare_levels(gathered, [key], [values[0]])
     out = tmp_path / "out"
-    write_stability(study_of([key]), gathered, levels, out)
+    write_stability(gathered, levels, out)
     before = texts(out)
     assert "too few seeds to tell** (2 of 3 seeds, 3 of 100 steps)" in before["out.md"]
     assert judged(out) == before

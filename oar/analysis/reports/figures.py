@@ -13,7 +13,6 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from oar.analysis.reports.methods import METHOD, kind, label
 from oar.common.files import atomic_path
@@ -30,6 +29,7 @@ STYLE: dict[Any, Any] = {
     "font.size": 10,
 }
 THICK = f"thin: {CONFIDENCE:.0%} interval to judge by; thick: of its bootstrap alone"
+DPI = 150
 FAR = 3.0  # of the median reach of the intervals: a difference beyond is not drawn to scale
 # metric of metrics.jsonl: title of its panel, steps of the running mean (one batch is noisy, an evaluation is not)
 CURVES = {
@@ -50,29 +50,69 @@ def with_sampling(title: str, rows: pd.DataFrame) -> str:
 
 
 def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], methods: Sequence[str], path: Path) -> None:
-    """Learning curves: thin lines are seeds as logged, the thick one their mean at the steps that all of them have.
+    """Learning curves with `lines`, a panel per metric of CURVES.
 
     `runs`: (method, metrics by step) of each. A method without a metric (GRPO has no weights) has no line.
     """
+    panels, windows = {}, {}
+    for metric, (title, windows[title]) in CURVES.items():
+        curves = [
+            run[metric].dropna().rename("value").rename_axis("step").reset_index().assign(series=method, run=number)
+            for number, (method, run) in enumerate(runs)
+            if metric in run
+        ]
+        panels[title] = pd.concat(curves) if curves else pd.DataFrame(columns=["series"])
+    draw_lines(panels, path, series=methods, columns=2, size=(6.0, 3.5), windows=windows)
+
+
+def draw_lines(
+    panels: Mapping[str, pd.DataFrame],
+    path: Path,
+    *,
+    series: Sequence[str],
+    columns: int,
+    size: tuple[float, float],
+    windows: Mapping[str, int] | None = None,
+    sharey: bool = False,
+    legend: str = "",
+) -> None:
+    """A panel per title with `lines` over training steps, so many beside each other, each of `size` inches, and one legend.
+
+    `windows`: by title the steps of the running mean; `sharey`: the panels of a row have one scale; `legend`: its title.
+    """
+    down = -(-len(panels) // columns)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(12, 7), layout="constrained")
-        shown: dict[str, Line2D] = {}
-        for axes, (metric, (title, window)) in zip(figure.subplots(2, 2).flat, CURVES.items(), strict=True):
-            for method in methods:
-                curves = [run[metric].dropna() for of, run in runs if of == method and metric in run]
-                if not curves:
-                    continue
-                look = style(method, methods)
-                for curve in curves:
-                    axes.plot(curve.index, curve, linewidth=0.6, alpha=0.35, color=look["color"])
-                mean = pd.concat(curves, axis=1, join="inner").mean(axis=1)
-                mean = mean.rolling(window, center=True, min_periods=1).mean()
-                look |= {"linestyle": "-" if kind(method) == METHOD else "--", "markevery": max(1, len(mean) // 8)}
-                (shown[label(method)],) = axes.plot(mean.index, mean, linewidth=2, markersize=5, **look)
+        figure = Figure(figsize=(size[0] * columns, size[1] * down), layout="constrained")
+        grid = figure.subplots(down, columns, sharey="row" if sharey else False, squeeze=False)
+        for axes, (title, rows) in zip(grid.flat, panels.items(), strict=False):
+            lines(axes, rows, series=series, window=(windows or {}).get(title, 1))
             axes.set_title(title, loc="left", fontsize=10)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        for axes in grid[-1]:
             axes.set_xlabel("training step")
-        figure.legend(shown.values(), shown.keys(), loc="outside right upper", frameon=False)
+        known = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        names = [label(name) for name in series if label(name) in known]
+        handles = [known[name] for name in names]
+        figure.legend(handles, names, title=legend, loc="outside right upper", frameon=False)
         save_png(figure, path)
+
+
+def lines(axes: Axes, rows: pd.DataFrame, *, series: Sequence[str], window: int = 1) -> None:
+    """Thin lines are runs as they are, the thick one of a series is their mean at the steps that all of them have, smoothed.
+
+    rows: `series`, `run`, step, value; where `marked` is there and true, a cross stands. `series` as in `dots`.
+    """
+    for name, own in rows.groupby("series", sort=False):
+        look, runs = style(str(name), series), own.pivot(index="step", columns="run", values="value")
+        for _, curve in runs.items():
+            axes.plot(curve.dropna(), linewidth=0.6, alpha=0.35, color=look["color"])
+        mean = runs.dropna().mean(axis=1).rolling(window, center=True, min_periods=1).mean()
+        look |= {"linestyle": "-" if kind(str(name)) == METHOD else "--", "markevery": max(1, len(mean) // 8)}
+        axes.plot(mean, linewidth=2, markersize=5, label=label(str(name)), **look)
+    if "marked" in rows:
+        crosses = rows[rows["marked"]]
+        axes.plot(crosses["step"], crosses["value"], "x", color=COLOURS[5], markersize=9, markeredgewidth=2)
 
 
 def draw_dots(
@@ -170,4 +210,4 @@ def style(name: str, names: Sequence[str]) -> dict[str, Any]:
 def save_png(figure: Figure, path: Path) -> None:
     """The figure as a PNG file, written atomically, without the name of the program that made it."""
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        figure.savefig(temporary, dpi=DPI, format="png", metadata={"Software": None})

@@ -77,7 +77,8 @@ def conclusion_of(path: Path) -> str:
 def table_lines(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """A table of Markdown."""
     titles = list(header)
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in [titles, ["---"] * len(titles), *rows])
+    lines: list[Iterable[object]] = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def frame_table(frame: "pd.DataFrame") -> str:
