@@ -6,8 +6,7 @@ be interrupted and run again.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -42,6 +41,7 @@ from experiments.bench_importance.update import (
 from experiments.shared.cases import Case
 from experiments.shared.counted_tokens import counted_tokens
 from experiments.shared.fresh_process import in_fresh_process, like_the_learner, turned
+from experiments.shared.lazy_engine import StartedEngine, engine_when_needed
 from oar.analysis.signals.examine import completion_advantages, warm_probe
 from oar.command_line.entry import entry
 from oar.common.clock import Clock
@@ -49,13 +49,9 @@ from oar.common.errors import DataError
 from oar.common.progress import progress_bars
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
-from oar.launch.start_model import model_folder
-from oar.launch.supervisor import one_engine
 from oar.learner.collect import collate_groups
 from oar.learner.step import Learner
-from oar.model.load import load_policy, load_tokenizer, weights_size
-from oar.rollout.client.vllm import EngineClient
-from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
+from oar.model.load import load_policy, load_tokenizer
 from oar.tasks.task import Task
 
 
@@ -77,7 +73,8 @@ def main(config: DictConfig) -> None:
                 rows += synthetic_rows(found)
                 skipped[f"{case.size}, {case.length}"] = found["skipped"]
         if EMBEDDED in cfg.parts:
-            with engine_when_needed(bench) as learner:
+            with engine_when_needed(bench.settings, folder, progress) as engine:
+                learner = partial(learner_of, bench, engine)
                 embedded = measure_embedded(bench, learner)
                 rows += embedded_rows(embedded)
                 told["completions"] = embedded["told"]
@@ -120,39 +117,21 @@ def measure_synthetic(bench: Bench, case: Synthetic) -> Case:
     return {**sizes, **timed, "memory": memory}
 
 
-@contextmanager
-def engine_when_needed(bench: Bench) -> Iterator[Callable[[str], Learner]]:
-    """What makes a learner of a variant on the starting model; the engine is started for the first and ended with the block."""
-    settings = bench.settings
-    with ExitStack() as running:
-
-        @cache
-        def started() -> tuple[Path, EngineClient, Path]:
-            like_the_learner(settings.learner.threads)
-            model = model_folder(settings.model, bench.progress.console.print)
-            url, token = one_engine(settings, model, bench.folder, running)
-            parent = None if settings.sync.folder is None else Path(settings.sync.folder)
-            return (
-                model,
-                EngineClient(url, settings.rollout.request_timeout_s, token),
-                transfer_folder(bench.folder, parent, weights_size(model, settings.model.dtype)),
-            )
-
-        def learner(variant: str) -> Learner:
-            model, client, folder = started()
-            task = Task(load_tokenizer(model), settings.model.marker)
-            policy = load_policy(model, settings.model.dtype)
-            return Learner(bench.variants[variant], policy, None, task, client, CheckpointSync(client, folder))
-
-        yield learner
+def learner_of(bench: Bench, engine: Callable[[], StartedEngine], variant: str) -> Learner:
+    """The learner of a variant on the starting model."""
+    like_the_learner(bench.settings.learner.threads)
+    model, _, _, client, sync = engine()
+    task = Task(load_tokenizer(model), bench.settings.model.marker)
+    policy = load_policy(model, bench.settings.model.dtype)
+    return Learner(bench.variants[variant], policy, None, task, client, sync)
 
 
-def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case:
+def measure_embedded(bench: Bench, make: Callable[[str], Learner]) -> Case:
     """One batch of the embedded profile: seconds, tokens, importance and weights of every variant."""
     cfg, settings = bench.cfg, bench.settings
 
     def measure() -> Case:
-        learner = learner_of(GRPO)
+        learner = make(GRPO)
         learner.sync.push(learner.model, learner.step)
         drawn = learner.groups.take(learner.step, Clock())
         graded = collate_groups(drawn.groups, learner.task, learner.model.device)
@@ -186,14 +165,14 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
     return bench.case(EMBEDDED, {**bounds, "methods": methods}, measure)
 
 
-def measure_steps(bench: Bench, learner_of: Callable[[str], Learner], chosen: str | None) -> list[dict[str, Any]]:
+def measure_steps(bench: Bench, make: Callable[[str], Learner], chosen: str | None) -> list[dict[str, Any]]:
     """Round by round the seconds of a whole training step of each method, by stage."""
     cfg = bench.cfg
     names = [*cfg.step_methods, *([chosen] if chosen and chosen not in cfg.step_methods else [])]
 
     @cache
     def warm() -> dict[str, Learner]:
-        learners = {name: learner_of(name) for name in names}
+        learners = {name: make(name) for name in names}
         for at in range(cfg.step_warmup):
             step_of_each(learners, cfg.step_rounds + at)
         return learners

@@ -86,7 +86,7 @@ class Bench(KeptCases):
     def __init__(self, cfg: BenchConfig, folder: Path, progress: Progress) -> None:
         """Raises ConfigError for whatever cannot work."""
         # What the measured thing and the reference are made of.
-        shared = [ROOT / "experiments/shared" / f"{name}.py" for name in ("made_up", "peak_memory", "plain_oar_p")]
+        shared = [ROOT / "experiments/shared" / f"{name}.py" for name in ("made_up", "peak_memory")]
         super().__init__(folder, progress, code_hash(Path(__file__).with_name("update.py"), *shared))
         self.cfg = cfg
         self.device = "cuda" if torch.cuda.is_available() else "cpu"

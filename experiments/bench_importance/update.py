@@ -13,7 +13,6 @@ from experiments.shared.counted_tokens import counted_tokens
 from experiments.shared.fresh_process import like_the_learner, turned
 from experiments.shared.made_up import WARM_UP_LENGTH, made_up_batch, made_up_model
 from experiments.shared.peak_memory import peak_memory
-from experiments.shared.plain_oar_p import batched_oar_p
 from oar.analysis.signals.examine import by_completion
 from oar.common.clock import Clock
 from oar.common.seeding import generator
@@ -34,14 +33,32 @@ Stages = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class PlainImportance:
-    """The naive OAR-P that exact, prefix-shared OAR-P is held against: whole masked copies, as many in a forward."""
+    """The naive OAR-P that exact, prefix-shared OAR-P is held against: whole masked copies, as many tokens in a forward."""
 
     max_tokens_per_forward: int
 
+    @torch.no_grad()
     def __call__(self, inputs: CreditInputs) -> Tensor:
-        """(B, T) in nats, under as_mean."""
-        rows_at_once = max(1, self.max_tokens_per_forward // inputs.batch.input_ids.shape[1])
-        return batched_oar_p(inputs.model, inputs.batch, rows_at_once)
+        """(B, T) in nats, under as_mean; logits are read at the answer only."""
+        model, batch = inputs.model, inputs.batch
+        rows_at_once = max(1, self.max_tokens_per_forward // batch.input_ids.shape[1])
+        importance = torch.zeros(batch.reasoning_mask.shape, device=batch.input_ids.device)
+        for row in range(len(batch)):
+            start = int(batch.prompt_lengths[row])
+            count, first = int(batch.reasoning_mask[row].sum()), int(batch.answer_mask[row].int().argmax())
+            end = first + int(batch.answer_mask[row].sum())
+            ids, predicting = batch.input_ids[row, : start + end], slice(start + first - 1, start + end - 1)
+
+            def outcome(rows: Tensor, at: slice = predicting) -> Tensor:
+                hidden = model.base_model(input_ids=rows, use_cache=False).last_hidden_state
+                return model.get_output_embeddings()(hidden[:, at]).float().mean(dim=1).log_softmax(dim=-1)
+
+            clean = outcome(ids[None])
+            for tokens in torch.arange(count, device=ids.device).split(rows_at_once):
+                copies = ids.repeat(len(tokens), 1)
+                copies[torch.arange(len(tokens)), start + tokens] = batch.pad_id
+                importance[row, tokens] = (clean.exp() * (clean - outcome(copies))).sum(dim=-1).clamp(min=0)
+        return importance
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ from oar.tasks.task import Task
 from oar.tasks.words.teaching import build_model
 
 TAUGHT, RANDOM = "taught", "random"
+# What decides a condition's measurements, beside its own settings.
+DECIDING = ("seed", "split", "problems", "reference", "signals", "gating", "threads")
+OWN_CODE = ("fidelity/__main__.py", "fidelity/signals.py", "shared/counted_tokens.py")
 
 
 @dataclass
@@ -171,7 +174,10 @@ def main(config: DictConfig) -> None:
         for name in plan.skipped:
             progress.console.print(f"{name}: left out, its weights are null", highlight=False)
         # All teaching first: seconds are measured while nothing else of ours goes on.
-        folders = [teach(condition, progress) for condition in plan.conditions]
+        folders = []
+        for condition in plan.conditions:
+            with stage(progress, f"{condition.name}: model"):
+                folders.append(model_folder(condition.settings.model, progress.console.print))
         torch.set_num_threads(cfg.threads)
         kept = [
             measured(plan, condition, model, cfg.repeats if at == 0 else 1, progress)
@@ -192,12 +198,6 @@ def main(config: DictConfig) -> None:
     print(f"written to {folder}: fidelity.csv, fidelity.md, fidelity.png, provenance.json")
 
 
-def teach(condition: Condition, progress: Progress) -> Path:
-    """The folder of the model that writes the completions."""
-    with stage(progress, f"{condition.name}: model"):
-        return model_folder(condition.settings.model, progress.console.print)
-
-
 def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progress: Progress) -> pd.DataFrame:
     """What `measure` finds under a condition, computed once."""
     cfg = plan.cfg
@@ -207,8 +207,8 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
         "max_new_tokens": condition.max_new_tokens,
         "weights": files_hash(weight_files(folder)),
         "repeats": repeats,
-        "study": {key: value for key, value in asdict(cfg).items() if key in _DECIDING},
-        "code": code_hash(*(Path(__file__).with_name(name) for name in ("__main__.py", "signals.py"))),
+        "study": {key: value for key, value in asdict(cfg).items() if key in DECIDING},
+        "code": code_hash(*(ROOT / "experiments" / name for name in OWN_CODE)),
     }
 
     def made() -> pd.DataFrame:
@@ -219,21 +219,17 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
     return kept_table(file, made).assign(condition=condition.name)
 
 
-_DECIDING = ("seed", "split", "problems", "reference", "signals", "gating", "threads")
-
-
 def load_subject(plan: Plan, condition: Condition, folder: Path) -> Subject:
     """A condition's model with completions: its own, or with random weights those of the model in `folder`."""
     settings = condition.settings
     model, task = load_policy(folder, settings.model.dtype), Task(load_tokenizer(folder), settings.model.marker)
-    seed = derive_seed(plan.cfg.seed, "fidelity")
     groups = draw(
         model,
         task,
         plan.problems,
         temperature=settings.rollout.temperature,
         max_new_tokens=condition.max_new_tokens,
-        seed=seed,
+        seed=derive_seed(plan.cfg.seed, "fidelity"),
     )
     if condition.random_weights:
         model = build_model(build("model.teach", settings.model.teach), task.tokenizer).eval().to(model.device)

@@ -60,7 +60,7 @@ def run_study(
         folder,
         panels=panels,
         more=more,
-        run=plan.description() | run,
+        run={**plan.description(), **run},
         signals=cfg.signals,
         provenance=provenance,
     )

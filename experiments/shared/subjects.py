@@ -8,9 +8,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
+from experiments.shared.lazy_engine import StartedEngine, engine_when_needed
 from oar.analysis.signals.examine import Subject, examine, signal_importance
 from oar.common.cache import kept, kept_path, kept_table
 from oar.common.errors import ConfigError, OarError
@@ -32,11 +32,8 @@ from oar.config.composed import composed_run
 from oar.config.evaluation import Sampling
 from oar.launch.pool import Job
 from oar.launch.start_model import model_folder
-from oar.launch.supervisor import one_engine
-from oar.model.load import load_policy, load_tokenizer, weight_files, weights_size
+from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.rollout.access import TOKEN_VARIABLE
-from oar.rollout.client.vllm import EngineClient
-from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
 from oar.rollout.types import Rollout
 from oar.tasks.data.sources import load_benchmark
 from oar.tasks.problem import Problem
@@ -143,35 +140,27 @@ def draw_all(plan: Plan, progress: Progress) -> dict[str, tuple[Path, Path]]:
 
     One engine for all of it, started when something needs it and ended when all is drawn.
     """
-    settings = plan.settings
-    with ExitStack() as running:
-        start_model = model_folder(settings.model, progress.console.print)
-
-        @cache
-        def engine() -> tuple[str, str | None]:
-            with stage(progress, "engine: ready"):
-                return one_engine(settings, start_model, plan.work, running)
-
-        drawn = {}
+    drawn = {}
+    with engine_when_needed(plan.settings, plan.work, progress) as engine:
         for version, (name, path) in enumerate(plan.cfg.models.items()):
-            if path != AUTO:
-                model = model_folder(replace(settings.model, path=path), progress.console.print)
+            if (name, path) == (TRAINED, AUTO):
+                model = train_model(plan, engine, progress)
             else:
-                model = start_model if name == BASE else train_model(plan, engine, progress)
+                own = plan.settings.model if path == AUTO else replace(plan.settings.model, path=path)
+                model = model_folder(own, progress.console.print)
             drawn[name] = model, draw(plan, name, model, version, engine, progress)
-        return drawn
+    return drawn
 
 
-def train_model(plan: Plan, address: Callable[[], tuple[str, str | None]], progress: Progress) -> Path:
+def train_model(plan: Plan, engine: Callable[[], StartedEngine], progress: Progress) -> Path:
     """The checkpoint of a GRPO run of `train_steps` steps. Raises OarError where the run fails."""
     steps, job = plan.cfg.train_steps, plan.training_job()
     if job.provenance() is None:
         command = [sys.executable, "-m", "experiments.train", *job.overrides, "resume=auto"]
-        url, token = address()
-        command += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url={url}"]
+        command += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url={engine().url}"]
         with (
             stage(progress, f"{TRAINED}: {steps} steps of GRPO", total=steps) as advance,
-            ChildProcess(command, log_path=job.folder / "log.txt", env={TOKEN_VARIABLE: token}) as process,
+            ChildProcess(command, log_path=job.folder / "log.txt", env={TOKEN_VARIABLE: engine().token}) as process,
         ):
             while (code := process.poll()) is None:
                 advance(job.steps_done())
@@ -189,7 +178,7 @@ def draw(
     name: str,
     model: Path,
     version: int,
-    address: Callable[[], tuple[str, str | None]],
+    engine: Callable[[], StartedEngine],
     progress: Progress,
 ) -> Path:
     """The folder of a model's completions, drawn with its weights as `version` where they are not there yet."""
@@ -203,15 +192,12 @@ def draw(
     }
 
     def made() -> pd.DataFrame:
-        url, token = address()
-        engine = EngineClient(url, rollout.request_timeout_s, token)
+        client, sync = engine().client, engine().sync
         task = Task(load_tokenizer(model), plan.settings.model.marker)
         with stage(progress, f"{name}: {len(plan.problems)} x {cfg.samples} completions"):
-            policy = load_policy(model, plan.settings.model.dtype)
-            folder_between = transfer_folder(plan.work, None, weights_size(model, plan.settings.model.dtype))
-            CheckpointSync(engine, folder_between).push(policy, version)
+            sync.push(load_policy(model, plan.settings.model.dtype), version)
             prompts = [task.encode_prompt(problem) for problem in plan.problems]
-            groups = engine.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
+            groups = client.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
         return pd.DataFrame([{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group])
 
     folder = kept_path(plan.work / "completions", name, made_of)

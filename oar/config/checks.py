@@ -28,7 +28,10 @@ def one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_bounds(schema: type, values: Any) -> None:
-    """Raises ConfigError where one of `values` (OmegaConf's, by key) is below the bound in the type of its field."""
+    """Raises ConfigError where one of `values` (OmegaConf's, by key) is below the bound in the type of its field.
+
+    Groups within a schema are not looked at: their dataclasses have checks of their own.
+    """
     for key, kind in get_type_hints(schema, include_extras=True).items():
         for bound in getattr(kind, "__metadata__", ()):
             require(values[key] >= bound.least, key, f"{bound.least:g} or more", values[key])

@@ -30,9 +30,11 @@ from oar.config import TrainConfig, validated
 from oar.learner.credit import given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
+from oar.method.probes import AnswerMeanProbe
 from tests.config.test_config import composed
 from tests.experiments.measurements import prepared
-from tests.models import tiny_model
+from tests.models import MARKER, credit_inputs, random_batch, tiny_model
+from tests.plain_oar_p import naive_oar_p
 
 ARCHITECTURE = {
     "hidden_size": 32,
@@ -92,12 +94,11 @@ def test_the_update_is_the_learners() -> None:
 
 
 def test_plain_is_the_same_signal() -> None:
-    update = CASE.update({})
-    exact, plain = (
-        update.run(how, Clock()).token_importance for how in (PerturbationImportance(), PlainImportance(100))
-    )
-    assert exact.max() > 1e-3
-    assert torch.allclose(exact, plain, atol=1e-5)
+    given = credit_inputs(random_batch(8), AnswerMeanProbe())
+    naive = naive_oar_p(given.model, given.batch, "as_mean", MARKER)
+    found = PlainImportance(3 * given.batch.input_ids.shape[1])(given)
+    torch.testing.assert_close(found, naive, rtol=1e-4, atol=1e-6)
+    assert found.max() > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""OAR-P written down plainly, twice: the reference of the tests, and what `make bench-importance` measures against.
-
-Nothing here is shared with oar/importance: every counterfactual is a forward over its whole row.
-"""
+"""OAR-P written down plainly: every counterfactual is a forward over its whole row, and nothing is shared with oar/method."""
 
 import torch
 from torch import Tensor
@@ -47,26 +44,4 @@ def naive_oar_p(model: PreTrainedModel, batch: CompletionBatch, probe: str, conc
             changed = outcome(model, probe, conclude, (prompt, masked, marker, answer))
             moved = clean - changed if probe == "as_joint" else (clean.exp() * (clean - changed)).sum()
             importance[row, t] = max(float(moved), 0.0)
-    return importance
-
-
-@torch.no_grad()
-def batched_oar_p(model: PreTrainedModel, batch: CompletionBatch, rows_at_once: int) -> Tensor:
-    """(B, T) under as_mean: T whole masked copies of a completion, `rows_at_once` in a forward; logits at the answer only."""
-    importance = torch.zeros(batch.reasoning_mask.shape, device=batch.input_ids.device)
-    for row in range(len(batch)):
-        start = int(batch.prompt_lengths[row])
-        count, first = int(batch.reasoning_mask[row].sum()), int(batch.answer_mask[row].int().argmax())
-        end = first + int(batch.answer_mask[row].sum())
-        ids = batch.input_ids[row, : start + end]
-
-        def read(rows: Tensor, begin: int = start + first - 1, stop: int = start + end - 1) -> Tensor:
-            hidden = model.base_model(input_ids=rows, use_cache=False).last_hidden_state
-            return model.get_output_embeddings()(hidden[:, begin:stop]).float().mean(dim=1).log_softmax(dim=-1)
-
-        clean = read(ids[None])
-        for tokens in torch.arange(count, device=ids.device).split(rows_at_once):
-            copies = ids.repeat(len(tokens), 1)
-            copies[torch.arange(len(tokens)), start + tokens] = batch.pad_id
-            importance[row, tokens] = (clean.exp() * (clean - read(copies))).sum(dim=-1).clamp(min=0)
     return importance
