@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan check-signal train train-with-trl sweep-gating ablate-gating ablate-probe signals study gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
+.PHONY: help setup doctor base-model plan check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
@@ -24,8 +24,8 @@ takes.train := METHOD PROFILE SEED STEPS OUT
 takes.check-signal := METHOD SEED
 takes.train-with-trl := METHOD SEED STEPS OUT
 takes.sweep-gating := METHOD SEEDS STEPS OUT
-takes.ablate-gating := METHOD SEEDS STEPS OUT
-takes.ablate-probe := METHOD SEEDS STEPS OUT
+takes.ablation-gating := METHOD SEEDS STEPS OUT
+takes.ablation-probe := METHOD SEEDS STEPS OUT
 takes.signals := EXPERIMENT SEED OUT
 takes.study := EXPERIMENT PROFILE SEEDS STEPS OUT
 takes.gradient-signal := SEED OUT
@@ -120,20 +120,20 @@ train-with-trl: setup ## The embedded task with TRL's trainer and OAR's weights
 , := ,
 define sweep
 	@$(BIN)/python -m experiments.base_model
-	@$(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 hydra.sweep.dir=multirun/$(1) tracking=disabled resume=auto \
-		method=$(or $(METHOD),oar_g) learner.steps=$(or $(STEPS),40) seed=$(shell seq -s, $(or $(SEEDS),2)) $(2) $(ARGS)
-	$(if $(OUT),@$(BIN)/python -m experiments.stability 'folders=[multirun/$(1)]' 'output_dir=$(OUT)' \
+	@$(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 hydra.sweep.dir=multirun/$(subst -,_,$@) tracking=disabled resume=auto \
+		method=$(or $(METHOD),oar_g) learner.steps=$(or $(STEPS),40) seed=$(shell seq -s, $(or $(SEEDS),2)) $(1) $(ARGS)
+	$(if $(OUT),@$(BIN)/python -m experiments.stability 'folders=[multirun/$(subst -,_,$@)]' 'output_dir=$(OUT)' \
 		'repeat="make $@ $(strip $(foreach v,$(takes.$@),$(if $($v),$v=$($v))))"')
 endef
 
 sweep-gating: setup ## The stability frontier: tau x beta x two seeds; with OUT its page
-	$(call sweep,gating,gating.tau=0.2$(,)0.4$(,)0.7$(,)0.9 gating.beta=1$(,)2$(,)4)
+	$(call sweep,gating.tau=0.2$(,)0.4$(,)0.7$(,)0.9 gating.beta=1$(,)2$(,)4)
 
-ablate-gating: setup ## Both halves of the gate, one of them, none; with OUT its page
-	$(call sweep,ablation-gating,gating=bilevel$(,)boost_only$(,)suppress_only$(,)none)
+ablation-gating: setup ## Both halves of the gate, one of them, none; with OUT its page
+	$(call sweep,gating=bilevel$(,)boost_only$(,)suppress_only$(,)none)
 
-ablate-probe: setup ## What stands for the model's answer; with OUT its page
-	$(call sweep,ablation-probe,probe=warmup$(,)as_mean$(,)as_joint$(,)lt_logits)
+ablation-probe: setup ## What stands for the model's answer; with OUT its page
+	$(call sweep,probe=warmup$(,)as_mean$(,)as_joint$(,)lt_logits)
 
 signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location
 	@$(call program,signals)
@@ -147,7 +147,7 @@ gradient-signal: setup ## How much of a gradient is signal under each weighting,
 dashboard: setup ## The methods side by side at W&B: make dashboard ARGS='project=oar group=embedded'
 	@$(call program,dashboard)
 
-dashboard-local: setup ## The same as one HTML page, from local runs: make dashboard-local ARGS='runs=[results/embedded]'
+dashboard-local: setup ## The same as one HTML page, from local runs: make dashboard-local ARGS='runs=[results/table1]'
 	@$(call program,dashboard to=page)
 
 findings: setup ## Write results/README.md, every number from the committed tables

@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -19,6 +20,7 @@ from oar.common.files import write_text_atomic
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed
 from oar.config import validated
+from oar.config.checks import AtLeast, Positive
 from oar.tasks.verifier.grade import grade
 from oar.tasks.verifier.pool import VerifierPool
 
@@ -31,19 +33,12 @@ class BenchVerifierConfig:
     """See conf/bench_verifier.yaml."""
 
     seed: int
-    workers: int
+    workers: Positive
     timeout_s: float
-    completion_characters: int
-    plain: int
-    latex: int
+    completion_characters: Annotated[int, AtLeast(0)]
+    plain: Positive
+    latex: Positive
     output_dir: str
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "plain", "latex"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.completion_characters < 0:
-            raise ConfigError(f"completion_characters must be 0 or more, got {self.completion_characters}.")
 
 
 def plain_items(n: int, draw: random.Random, text: str) -> list[Item]:

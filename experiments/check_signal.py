@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from traceback import extract_tb
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -21,8 +22,9 @@ from torch import Tensor
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import Subject, by_completion, examine
 from oar.command_line.entry import entry
-from oar.common.errors import ConfigError, OarError
+from oar.common.errors import OarError
 from oar.config import TrainConfig, build, validated
+from oar.config.checks import AtLeast
 from oar.launch.start_model import model_folder
 from oar.method.credit import checked
 from oar.method.forward.logprobs import score_completions
@@ -39,12 +41,7 @@ TOLERANCE = 0.05  # of a completion's largest importance: OAR-G, a difference of
 class CheckSignalConfig(TrainConfig):
     """A run's configuration and how much of it is looked at; see conf/check_signal.yaml."""
 
-    problems: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.problems < 2:
-            raise ConfigError(f"problems must be 2 or more, but is {self.problems}.")
+    problems: Annotated[int, AtLeast(2)]
 
 
 @entry

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined, TemplateError
 from omegaconf import DictConfig
 
-from oar.analysis.reports.methods import label
+from oar.analysis.reports.page import fixed, rendered
 from oar.command_line.entry import entry
 from oar.common.errors import DataError, did_you_mean
 from oar.common.files import write_text_atomic
@@ -43,15 +42,8 @@ def main(config: DictConfig) -> None:
 def findings(results: Path) -> str:
     """The page, from the template and the tables in `results`. Raises DataError for a mistake in it or for what a table lacks."""
     tables = Tables(results)
-    page = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    page.globals |= {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
-    page.globals |= {"confidence": f"{100 * CONFIDENCE:.0f} %"}
-    page.filters |= {"fixed": fixed, "listed": listed}
-    text = existing(results / TEMPLATE).read_text(encoding="utf-8")
-    try:
-        return page.from_string(text).render()
-    except TemplateError as error:
-        raise DataError(f"{results / TEMPLATE} cannot be filled in ({error}): correct it.") from error
+    asked = {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
+    return rendered(existing(results / TEMPLATE), confidence=f"{100 * CONFIDENCE:.0f} %", **asked)
 
 
 def existing(file: Path) -> Path:
@@ -61,17 +53,6 @@ def existing(file: Path) -> Path:
             f"The findings are written from {file}, which is not there: correct the template, or `results`."
         )
     return file
-
-
-def fixed(value: float, digits: int = 1) -> str:
-    """With this many digits after the point, and no minus before a zero."""
-    return f"{round(value, digits) + 0.0:.{digits}f}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`, or `none`, by how methods are called in tables."""
-    *first, last = [label(name) for name in names] or ["none"]
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 class Tables:

@@ -30,7 +30,7 @@ class ReanalyseConfig:
 
     def __post_init__(self) -> None:
         if not self.folders:
-            raise ConfigError("folders must name at least one folder of results: folders=[results/embedded].")
+            raise ConfigError("folders must name at least one folder of results: folders=[results/table1].")
 
 
 @entry

@@ -1,6 +1,7 @@
 """The house: arrows run one way, the hall is empty, and the method is pure."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -120,6 +121,18 @@ def test_every_experiment_has_one_name() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for program in programs:
         assert f"program,{program})" in makefile or program in NO_TARGET_OF_THEIR_OWN, program
+
+
+def test_results_have_the_name_of_their_experiment() -> None:
+    """The folder and the page: of a program, of an experiment of conf/experiment, or of a sweep of the Makefile."""
+    programs = {path.stem for path in [*(ROOT / "conf").glob("*.yaml"), *(ROOT / "conf" / "experiment").glob("*.yaml")]}
+    sweeps = re.findall(r"^(\S+): .*\n\t\$\(call sweep,", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    known = programs | {name.replace("-", "_") for name in sweeps}
+    folders = {path for path in (ROOT / "results").iterdir() if path.is_dir()} - {ROOT / "results" / "reference"}
+    assert {folder.name for folder in folders} <= known
+    pages = {folder.name: [page.stem for page in folder.glob("*.md")] for folder in folders}
+    assert pages.pop("inspect_credit") == []  # its pages are HTML
+    assert pages == {name: [name] for name in pages}
 
 
 NO_TARGET_OF_THEIR_OWN = {

@@ -58,9 +58,9 @@ def test_config_choices_exist() -> None:
 
 
 def test_the_table_is_the_measured_one() -> None:
-    """The README's table is the first one of results/embedded/table1.md, to the letter."""
+    """The README's table is the first one of results/table1/table1.md, to the letter."""
     shown = README.split("<!-- table1 -->\n")[1].split("<!-- /table1 -->")[0].strip()
-    report = (ROOT / "results" / "embedded" / "table1.md").read_text()
+    report = (ROOT / "results" / "table1" / "table1.md").read_text()
     measured = re.search(r"^\| method \|.*?\n\n", report, flags=re.MULTILINE | re.DOTALL)
     assert measured is not None
     assert shown == measured[0].strip()

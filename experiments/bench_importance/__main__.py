@@ -6,8 +6,7 @@ be interrupted and run again.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -31,34 +30,28 @@ from experiments.bench_importance.costs import (
 )
 from experiments.bench_importance.page import write_bench
 from experiments.bench_importance.plan import Bench, BenchConfig
-from experiments.shared.cases import Case
-from experiments.shared.updates import (
+from experiments.bench_importance.update import (
     Synthetic,
     Update,
-    by_completion,
-    counted_tokens,
-    in_fresh_process,
-    like_the_learner,
+    listed,
     measure_memory,
     measure_seconds,
     timed_rounds,
-    turned,
 )
+from experiments.shared.cases import Case
+from experiments.shared.counted_tokens import counted_tokens
+from experiments.shared.fresh_process import in_fresh_process, like_the_learner, turned
+from experiments.shared.lazy_engine import StartedEngine, engine_when_needed
+from oar.analysis.signals.examine import completion_advantages, warm_probe
 from oar.command_line.entry import entry
 from oar.common.clock import Clock
 from oar.common.errors import DataError
 from oar.common.progress import progress_bars
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
-from oar.launch.start_model import model_folder
-from oar.launch.supervisor import one_engine
 from oar.learner.collect import collate_groups
 from oar.learner.step import Learner
-from oar.method.advantages import group_advantages
-from oar.method.probes import make_probe
-from oar.model.load import load_policy, load_tokenizer, weights_size
-from oar.rollout.client.vllm import EngineClient
-from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
+from oar.model.load import load_policy, load_tokenizer
 from oar.tasks.task import Task
 
 
@@ -80,7 +73,8 @@ def main(config: DictConfig) -> None:
                 rows += synthetic_rows(found)
                 skipped[f"{case.size}, {case.length}"] = found["skipped"]
         if EMBEDDED in cfg.parts:
-            with engine_when_needed(bench) as learner:
+            with engine_when_needed(bench.settings, folder, progress) as engine:
+                learner = partial(learner_of, bench, engine)
                 embedded = measure_embedded(bench, learner)
                 rows += embedded_rows(embedded)
                 told["completions"] = embedded["told"]
@@ -95,8 +89,8 @@ def main(config: DictConfig) -> None:
         run=bench.description() | told,
         provenance=collect_provenance(asdict(cfg), started=started, git=git),
     )
-    print((folder / "bench.md").read_text())
-    print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
+    print((folder / "bench_importance.md").read_text())
+    print(f"written to {folder}: bench_importance.csv, its page and picture, provenance.json")
     print(json.dumps(numbers, allow_nan=False))
 
 
@@ -123,56 +117,26 @@ def measure_synthetic(bench: Bench, case: Synthetic) -> Case:
     return {**sizes, **timed, "memory": memory}
 
 
-@contextmanager
-def engine_when_needed(bench: Bench) -> Iterator[Callable[[str], Learner]]:
-    """What makes a learner of a variant on the starting model; the engine is started for the first and ended with the block."""
-    settings = bench.settings
-    with ExitStack() as running:
-
-        @cache
-        def started() -> tuple[Path, EngineClient, Path]:
-            like_the_learner(settings.learner.threads)
-            model = model_folder(settings.model, bench.progress.console.print)
-            url, token = one_engine(settings, model, bench.folder, running)
-            parent = None if settings.sync.folder is None else Path(settings.sync.folder)
-            return (
-                model,
-                EngineClient(url, settings.rollout.request_timeout_s, token),
-                transfer_folder(bench.folder, parent, weights_size(model, settings.model.dtype)),
-            )
-
-        def learner(variant: str) -> Learner:
-            model, client, folder = started()
-            task = Task(load_tokenizer(model), settings.model.marker)
-            policy = load_policy(model, settings.model.dtype)
-            return Learner(bench.variants[variant], policy, None, task, client, CheckpointSync(client, folder))
-
-        yield learner
+def learner_of(bench: Bench, engine: Callable[[], StartedEngine], variant: str) -> Learner:
+    """The learner of a variant on the starting model."""
+    like_the_learner(bench.settings.learner.threads)
+    model, _, _, client, sync = engine()
+    task = Task(load_tokenizer(model), bench.settings.model.marker)
+    policy = load_policy(model, bench.settings.model.dtype)
+    return Learner(bench.variants[variant], policy, None, task, client, sync)
 
 
-def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case:
+def measure_embedded(bench: Bench, make: Callable[[str], Learner]) -> Case:
     """One batch of the embedded profile: seconds, tokens, importance and weights of every variant."""
     cfg, settings = bench.cfg, bench.settings
 
     def measure() -> Case:
-        learner = learner_of(GRPO)
+        learner = make(GRPO)
         learner.sync.push(learner.model, learner.step)
         drawn = learner.groups.take(learner.step, Clock())
         graded = collate_groups(drawn.groups, learner.task, learner.model.device)
-        advantages = group_advantages(
-            graded.rewards,
-            settings.learner.num_generations,
-            divide_by_std=settings.learner.divide_by_std,
-            leave_one_out=settings.learner.leave_one_out,
-        )
-        probe = make_probe(
-            settings.probe.name,
-            learner.task.encode_marker(settings.probe.conclude),
-            step=settings.probe.warmup_steps,
-            warmup_steps=settings.probe.warmup_steps,
-        )
-        batch = graded.batch
-        update = Update(learner.model, batch, advantages, probe, settings)
+        batch, advantages = graded.batch, completion_advantages(graded.rewards, settings.learner)
+        update = Update(learner.model, batch, advantages, warm_probe(settings.probe, learner.task), settings)
         found: Case = {"seconds": timed_rounds(update, bench.estimators, cfg.rounds, cfg.method_seconds)}
         judged = (batch.has_answer & (advantages != 0) & batch.reasoning_mask.any(dim=1)).nonzero()[:, 0]
         if not len(judged):
@@ -181,10 +145,10 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
             )
         for name, estimator in bench.estimators.items():
             with counted_tokens(learner.model) as count:
-                data = update.run(estimator)
-            found.setdefault("tokens", {})[name] = sum(count)
+                data = update.run(estimator, Clock())
+            found.setdefault("tokens", {})[name] = count.forward
             for key, values in (("importance", data.token_importance), ("weights", data.token_weights)):
-                by_row = by_completion(values[judged], batch.reasoning_mask[judged])
+                by_row = listed(values[judged], batch.reasoning_mask[judged])
                 found.setdefault(key, {})[name] = by_row
         length = float(batch.completion_mask.sum(dim=1).float().mean())
         return {
@@ -201,14 +165,14 @@ def measure_embedded(bench: Bench, learner_of: Callable[[str], Learner]) -> Case
     return bench.case(EMBEDDED, {**bounds, "methods": methods}, measure)
 
 
-def measure_steps(bench: Bench, learner_of: Callable[[str], Learner], chosen: str | None) -> list[dict[str, Any]]:
+def measure_steps(bench: Bench, make: Callable[[str], Learner], chosen: str | None) -> list[dict[str, Any]]:
     """Round by round the seconds of a whole training step of each method, by stage."""
     cfg = bench.cfg
     names = [*cfg.step_methods, *([chosen] if chosen and chosen not in cfg.step_methods else [])]
 
     @cache
     def warm() -> dict[str, Learner]:
-        learners = {name: learner_of(name) for name in names}
+        learners = {name: make(name) for name in names}
         for at in range(cfg.step_warmup):
             step_of_each(learners, cfg.step_rounds + at)
         return learners

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from oar.statistics.attribution import spearman, top_fifth_overlap
-from oar.statistics.intervals import grouped_interval
+from oar.analysis.signals.agreement import WEIGHTS, agreements
+from oar.analysis.signals.recall import OVERLAP, SPEARMAN, averages
 
 COLUMNS = ["part", "size", "length", "method", "metric", "value"]
 SYNTHETIC, EMBEDDED, STEPS = "synthetic", "embedded", "steps"  # parts; `embedded` is also a size
 GRPO, OAR_G, OAR_GN, EXACT, PLAIN, WINDOW = "grpo", "oar_g", "oar_gn", "oar_p", "plain", "window8"
 ONE_BACKWARD = (OAR_G, OAR_GN)
 MIB = 2**20
-SPEARMAN, OVERLAP, CORRELATION = "spearman", "top_fifth_overlap", "weights_correlation"
+CORRELATION = "weights_correlation"  # of the gated weights
 STAGES = ("generation", "grading", "scoring", "importance", "update", "sync", "total")
 Row = tuple[str, str, float, str, str, float]
 Measured = TypeVar("Measured")
@@ -147,27 +147,10 @@ def _fidelity(
     problems: Sequence[str] | None = None,
 ) -> Iterator[tuple[str, float]]:
     """Agreement with exact OAR-P, mean over completions; with `problems` the 95 % interval over problems as well."""
-    pairs = list(zip(importance[method], importance[EXACT], strict=True))
-    correlations = [_pearson(*pair) for pair in zip(weights[method], weights[EXACT], strict=True)]
-    found = {
-        SPEARMAN: [spearman(*pair) for pair in pairs],
-        OVERLAP: [top_fifth_overlap(*pair) for pair in pairs],
-        CORRELATION: correlations,
-    }
-    for metric, values in found.items():
-        known = [at for at, value in enumerate(values) if not np.isnan(value)]
-        if not known:
-            continue
-        yield metric, float(np.mean([values[at] for at in known]))
+    found = agreements(importance[method], importance[EXACT], weights[method], weights[EXACT])
+    found = found[[SPEARMAN, OVERLAP, WEIGHTS]].rename(columns={WEIGHTS: CORRELATION})
+    for metric, value, low, high, _ in averages(found, np.asarray(problems or found.index), seed=0):
+        yield metric, value
         if problems is not None:
-            low, high = grouped_interval([values[at] for at in known], [problems[at] for at in known], seed=0)
             yield f"{metric}_low", low
             yield f"{metric}_high", high
-
-
-def _pearson(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """0 for constant weights, as uniform ones are; NaN where exact OAR-P's own are constant."""
-    one, other = (np.asarray(values) - np.mean(values) for values in (ours, theirs))
-    if np.allclose(other, 0):
-        return np.nan
-    return 0.0 if np.allclose(one, 0) else float(one @ other / np.sqrt((one @ one) * (other @ other)))

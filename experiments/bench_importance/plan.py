@@ -8,11 +8,12 @@ import torch
 from rich.progress import Progress
 
 from experiments.bench_importance.costs import EMBEDDED, EXACT, GRPO, OAR_G, OAR_GN, PLAIN, STEPS, SYNTHETIC, WINDOW
+from experiments.bench_importance.update import PlainImportance, Synthetic
 from experiments.shared.cases import Case, KeptCases, SizeConfig, told_size
-from experiments.shared.updates import PlainImportance, Synthetic
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT, code_hash
 from oar.config import TrainConfig, build
+from oar.config.checks import Positive
 from oar.config.composed import composed_run
 from oar.method.importance import ImportanceEstimator
 
@@ -41,21 +42,18 @@ class BenchConfig:
     faithful: float
     grid: str
     grids: dict[str, GridConfig]
-    prompt_tokens: int
-    answer_tokens: int
-    rounds: int
+    prompt_tokens: Positive
+    answer_tokens: Positive
+    rounds: Positive
     method_seconds: float
     limit_s: float
     synthetic_methods: list[str]
     step_methods: list[str]
     step_warmup: int
-    step_rounds: int
+    step_rounds: Positive
     output_dir: str
 
     def __post_init__(self) -> None:
-        for key in ("prompt_tokens", "answer_tokens", "rounds", "step_rounds"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
         if not self.parts or set(self.parts) - set(PARTS):
             raise ConfigError(f"parts must be some of {', '.join(PARTS)}, but is {self.parts}.")
         if STEPS in self.parts and EMBEDDED not in self.parts:
@@ -88,8 +86,8 @@ class Bench(KeptCases):
     def __init__(self, cfg: BenchConfig, folder: Path, progress: Progress) -> None:
         """Raises ConfigError for whatever cannot work."""
         # What the measured thing and the reference are made of.
-        own = [f"experiments/shared/{name}.py" for name in ("updates", "peak_memory", "plain_oar_p")]
-        super().__init__(folder, progress, code_hash(*(ROOT / name for name in own)))
+        shared = [ROOT / "experiments/shared" / f"{name}.py" for name in ("made_up", "peak_memory")]
+        super().__init__(folder, progress, code_hash(Path(__file__).with_name("update.py"), *shared))
         self.cfg = cfg
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.grid = cfg.grids[("gpu" if self.device == "cuda" else "cpu") if cfg.grid == AUTO else cfg.grid]

@@ -22,13 +22,15 @@ from rich.progress import Progress
 from experiments.bench_learner.page import OAR, TRL, Where, case_rows, tidy, write_bench_learner
 from experiments.bench_learner.sides import SIDES, Steps, measure_side
 from experiments.shared.cases import Case, KeptCases, SizeConfig, told_size
-from experiments.shared.updates import FIRST_WORD, in_fresh_process, turned
+from experiments.shared.fresh_process import in_fresh_process, turned
+from experiments.shared.made_up import made_up_words
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.common.progress import progress_bars
 from oar.common.provenance import ROOT, code_hash, collect_provenance, git_state
 from oar.common.seeding import generator
 from oar.config import validated
+from oar.config.checks import Positive
 from oar.config.composed import composed_run
 
 OLD_NOISE = 0.1  # nats; standard deviation of the old logprobs about those of a uniform policy
@@ -52,17 +54,14 @@ class BenchLearnerConfig:
     dtype: str
     sizes: dict[str, SizeConfig]
     batches: dict[str, float]
-    prompt_tokens: int
+    prompt_tokens: Positive
     sides: list[str]
-    rounds: int
-    steps: int
+    rounds: Positive
+    steps: Positive
     headline: HeadlineConfig
     output_dir: str
 
     def __post_init__(self) -> None:
-        for key in ("prompt_tokens", "rounds", "steps"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
         if set(self.sides) - set(SIDES) or not {OAR, TRL} <= set(self.sides):
             raise ConfigError(f"sides must be some of {', '.join(SIDES)}, oar and trl among them, but is {self.sides}.")
         if any(not 0 < share <= 1 for share in self.batches.values()):
@@ -83,11 +82,8 @@ class BenchLearner(KeptCases):
 
     def __init__(self, cfg: BenchLearnerConfig, folder: Path, progress: Progress) -> None:
         """Raises ConfigError for whatever cannot work."""
-        own = [
-            ROOT / "experiments" / name
-            for name in ("shared/updates.py", "bench_learner/sides.py", "shared/peak_memory.py")
-        ]
-        super().__init__(folder, progress, code_hash(*own))
+        shared = [ROOT / "experiments/shared" / f"{name}.py" for name in ("made_up", "peak_memory")]
+        super().__init__(folder, progress, code_hash(Path(__file__).with_name("sides.py"), *shared))
         self.cfg, self.settings = cfg, composed_run([*cfg.overrides, f"seed={cfg.seed}"])
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         learner = self.settings.learner
@@ -137,7 +133,7 @@ class BenchLearner(KeptCases):
                 if whole
                 else round(longest * (shortest + (1 - shortest) * float(torch.rand((), generator=rng))))
             )
-            return torch.randint(FIRST_WORD, vocabulary, (max(1, count),), generator=rng).tolist()
+            return made_up_words(max(1, count), vocabulary, rng)
 
         prompts = [words(cfg.prompt_tokens, at == 0) for at in range(completions // group) for _ in range(group)]
         prompts = [prompts[at // group * group] for at in range(completions)]
@@ -191,8 +187,8 @@ def main(config: DictConfig) -> None:
         run=bench.description(),
         provenance=collect_provenance(asdict(cfg), started=started, git=git),
     )
-    print((folder / "bench.md").read_text())
-    print(f"written to {folder}: bench.csv, bench.md, bench.png, provenance.json")
+    print((folder / "bench_learner.md").read_text())
+    print(f"written to {folder}: bench_learner.csv, its page and picture, provenance.json")
     print(json.dumps(numbers, allow_nan=False))
 
 

@@ -4,8 +4,8 @@ A round is what experiments/bench_learner/__main__.py keeps: by side the seconds
 each step, and the peak of what its tensors held.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,49 +14,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.page import GOAL_HEADER, Goal, machine, table_lines
-from oar.common.files import atomic_path, write_text_atomic
+from experiments.shared.metric_table import metric_table
+from oar.analysis.reports.figures import STYLE, save_png, style
+from oar.analysis.reports.page import GOAL_HEADER, Goal, machine, write_csv, write_page
+
+TEMPLATE = Path(__file__).with_name("page.md.j2")
+NAME = "bench_learner"
 
 OAR, OAR_RECOMPUTE, TRL, TRL_RECOMPUTE = "oar", "oar_recompute", "trl", "trl_recompute"
 MIB = 2**20
 SECONDS, PEAK, PADDING = "seconds", "peak_mib", "padding"
 TIME_RATIO, MEMORY_RATIO, LOSS_DIFF, NORM_DIFF = "time_ratio", "memory_ratio", "loss_abs_diff", "norm_rel_diff"
-COLUMNS = {
-    SECONDS: ("seconds per step", ".3g"),
-    TIME_RATIO: ("time / TRL's", ".2f"),
-    PEAK: ("peak MiB", ",.0f"),
-    MEMORY_RATIO: ("peak / TRL's", ".2f"),
-    PADDING: ("padding", ".0%"),
-    LOSS_DIFF: ("loss, difference", ".0e"),
-    NORM_DIFF: ("gradient norm, relative", ".0e"),
-}
 GOALS = (
     Goal("time_ratio_vs_trl", "seconds per step / TRL's", "", 0.8),
     Goal("memory_ratio_vs_trl", "peak memory / TRL's", "", 0.7),
     Goal("loss_abs_diff", "largest difference of a step's loss, all cases", "", 1e-5, form=".1e"),
 )
-INTRODUCTION = """# A training step against TRL's GRPOTrainer
-
-**Question.** What does a step of the learner cost in seconds and memory beside TRL {trl}, the widespread implementation, where
-both compute the same loss on the same model, batch and completions?
-
-**Where.** {machine}; {threads} torch thread(s), {dtype}, random weights and tokens.
-
-**How.** Each side runs in a process of its own, the sides take turns, {rounds} rounds of {steps} steps after a short one; values
-are medians, in brackets quartiles over steps, ratios are of medians. A step is forward and backward of every micro-batch
-(one completion in each, on both sides), clipping and the optimizer's step: TRL's own drawing, grading and
-collating are taken out of its time. TRL is given the completions through its `rollout_func`; its objective is set to this one's
-(`loss_type=grpo`, `beta=0`, the same clipping, AdamW's numbers and learning rate), all else is its default but for float32 in
-place of bfloat16. Old logprobs lie {old_noise:g} nats (standard deviation) about those of a uniform policy: the ratio is not 1,
-some tokens are clipped and the loss differs from 0.
-
-*Peak*: the most bytes that tensors held in any step, optimizer state and gradients included, above what they held with the
-model loaded, as torch's allocator counts them on a GPU: what is set aside counts, written or not (TRL's loss has buffers for
-8,192 words, however few the model knows). *Padding*: tokens forwarded above those of prompts and completions. *Loss,
-difference*: the largest of any step against TRL; gradient norms likewise, relative. `{recompute}`: each layer is run again in
-the backward pass instead of keeping its activations (`learner.activation_checkpointing`; TRL's default).
-"""
 
 
 class Where(NamedTuple):
@@ -108,52 +81,32 @@ def summary(table: pd.DataFrame, headline: Where) -> dict[str, float]:
 def write_bench_learner(
     table: pd.DataFrame, folder: Path, *, headline: Where, run: Mapping[str, Any], provenance: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Write bench.csv, bench.md, bench.png and provenance.json into `folder`, each atomically; returns `summary`.
+    """Write the table, the page, its picture and provenance.json into `folder`, each atomically; returns `summary`.
 
-    run: what `INTRODUCTION` names, `sizes` and `batches` in words; provenance: `collect_provenance`.
+    run: what the template names, `sizes` and `batches` in words; provenance: `collect_provenance`.
     """
     numbers = summary(table, headline)
-    with atomic_path(folder / "bench.csv") as path:
-        table.to_csv(path, index=False)
-    write_text_atomic(folder / "bench.md", markdown(table, numbers, headline, run, provenance))
-    draw(table, folder / "bench.png")
-    record = {**provenance, "run": dict(run), "headline": headline._asdict(), "summary": numbers}
-    write_text_atomic(folder / "provenance.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+    write_csv(table, folder / f"{NAME}.csv")
+    draw(table, folder / f"{NAME}.png")
+    write_page(
+        folder / f"{NAME}.md",
+        TEMPLATE,
+        {**provenance, "run": dict(run), "headline": headline._asdict(), "summary": numbers},
+        **machine(provenance),
+        cases=list(table.groupby(list(Where._fields), sort=False)),
+        metrics=partial(metric_table, by="side", spread=(SECONDS,)),
+        goal_header=GOAL_HEADER,
+        goals=[goal.row(numbers[goal.key]) for goal in GOALS],
+        recompute=[side for side in (OAR_RECOMPUTE, TRL_RECOMPUTE) if side in set(table["side"])],
+        headline=headline,
+        run=run,
+    )
     return numbers
-
-
-def markdown(
-    table: pd.DataFrame,
-    numbers: Mapping[str, float],
-    headline: Where,
-    run: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-) -> str:
-    """The text of bench.md."""
-    recompute = [side for side in (OAR_RECOMPUTE, TRL_RECOMPUTE) if side in set(table["side"])]
-    parts = [
-        INTRODUCTION.format(**run, **machine(provenance), recompute="` and `".join(recompute)),
-        "## Goals",
-        f"Of `{headline.size}`, {headline.length:,} tokens, batch `{headline.batch}`, neither side running layers again.",
-        table_lines(GOAL_HEADER, [goal.row(numbers[goal.key]) for goal in GOALS]),
-        "## Every case",
-        f"{run['sizes']}. {run['batches']}.",
-    ]
-    for where, rows in table.groupby(list(Where._fields), sort=False):
-        size, length, batch = where
-        parts += [f"### {size}, {length:,} tokens, {batch}", _side_table(rows)]
-    parts += [
-        "![seconds and memory by length](bench.png)",
-        "## How to repeat it",
-        f"`{provenance['command']}`, or `make bench-learner`; every value with its quartiles stands in `bench.csv`, what decides "
-        "them in `provenance.json`.",
-    ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
     """Seconds above, peaks below, by completion length; a column for each size and batch."""
-    columns = list(dict.fromkeys(zip(table["size"], table["batch"], strict=True)))
+    columns, sides = list(dict.fromkeys(zip(table["size"], table["batch"], strict=True))), list(table["side"].unique())
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.5 + 3.2 * len(columns), 6.4), layout="constrained")
         panels = figure.subplots(2, len(columns), squeeze=False, sharex="col")
@@ -162,31 +115,11 @@ def draw(table: pd.DataFrame, path: Path) -> None:
             axes[1].set_xlabel("completion length (tokens)")
             for panel, metric in zip(axes, (SECONDS, PEAK), strict=True):
                 rows = table[(table["size"] == size) & (table["batch"] == batch) & (table["metric"] == metric)]
-                for index, side in enumerate(table["side"].unique()):
+                for side in sides:
                     line = rows[rows["side"] == side].sort_values("length")
-                    style = {"color": COLOURS[index + 1], "marker": MARKERS[index]}
-                    panel.plot(line["length"], line["value"], label=side, **style)
+                    panel.plot(line["length"], line["value"], label=side, **style(side, ["", *sides]))
                 panel.set_ylim(bottom=0)
         panels[0, 0].set_ylabel("seconds per step")
         panels[1, 0].set_ylabel("peak memory (MiB)")
         panels[0, -1].legend(frameon=False, fontsize=8)
         save_png(figure, path)
-
-
-def _side_table(rows: pd.DataFrame) -> str:
-    """A line per side, a column per metric; a blank where there is no value."""
-    value = dict(zip(zip(rows["side"], rows["metric"], strict=True), rows["value"], strict=True))
-
-    def cell(side: str, metric: str, form: str) -> str:
-        if (side, metric) not in value:
-            return ""
-        text = format(value[side, metric], form)
-        if metric == SECONDS:
-            text += f" [{value[side, SECONDS + '_q1']:{form}}, {value[side, SECONDS + '_q3']:{form}}]"
-        return text
-
-    lines = [
-        [f"`{side}`", *(cell(side, metric, form) for metric, (_, form) in COLUMNS.items())]
-        for side in rows["side"].unique()
-    ]
-    return table_lines(["", *(title for title, _ in COLUMNS.values())], lines)

@@ -18,12 +18,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.bench_learner.page import OAR, OAR_RECOMPUTE, TRL, TRL_RECOMPUTE
+from experiments.shared.counted_tokens import counted_tokens
+from experiments.shared.fresh_process import like_the_learner
+from experiments.shared.made_up import EOS, PAD, WARM_UP_LENGTH, made_up_model
 from experiments.shared.peak_memory import Mark, peak_memory
-from experiments.shared.updates import EOS, PAD, WARM_UP_LENGTH, counted_tokens, like_the_learner, made_up_model
+from oar.analysis.signals.examine import completion_advantages
 from oar.config import TrainConfig
 from oar.learner.credit import given_credit
 from oar.learner.update import LossBatch, accumulate_gradient, make_optimizer
-from oar.method.advantages import group_advantages
 from oar.method.batch import collate
 
 Found = dict[str, Any]
@@ -124,13 +126,12 @@ def measure_oar(case: Steps, recompute: bool, mark: Mark | None) -> Found:
                 )
                 norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.max_grad_norm))
                 optimizer.step()
-                notes.step(notes.now() - started, report["train/loss"], norm, sum(tokens))
+                notes.step(notes.now() - started, report["train/loss"], norm, tokens.forward)
     return notes.told()
 
 
 def loss_batch(case: Steps) -> LossBatch:
     """The batch with its advantages; its old logprobs are those of the sampler."""
-    learner = case.cfg.learner
     batch = collate(
         case.prompts,
         case.completions,
@@ -139,13 +140,8 @@ def loss_batch(case: Steps) -> LossBatch:
         pad_id=PAD,
         device=case.device,
     )
-    advantages = group_advantages(
-        torch.tensor(case.rewards, device=case.device),
-        learner.num_generations,
-        divide_by_std=learner.divide_by_std,
-        leave_one_out=learner.leave_one_out,
-    )
-    return LossBatch.of(batch, advantages)
+    rewards = torch.tensor(case.rewards, device=case.device)
+    return LossBatch.of(batch, completion_advantages(rewards, case.cfg.learner))
 
 
 def measure_trl(case: Steps, recompute: bool, mark: Mark | None) -> Found:
@@ -192,13 +188,13 @@ def measure_trl(case: Steps, recompute: bool, mark: Mark | None) -> Found:
 
         def on_step_begin(self, *args: Any, **options: Any) -> None:
             trainer.loss, outside[0] = 0.0, 0.0
-            self.counted = len(tokens)
+            self.counted = tokens.forward
             self.started = self.notes.now()
 
         def on_step_end(self, *args: Any, **options: Any) -> None:
             nonlocal drawn
             seconds = self.notes.now() - self.started - outside[0]
-            self.notes.step(seconds, trainer.loss, trainer.norm, sum(tokens[self.counted :]))
+            self.notes.step(seconds, trainer.loss, trainer.norm, tokens.forward - self.counted)
             drawn = case
 
     def rewards(**_: Any) -> list[float | None]:

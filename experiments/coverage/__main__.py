@@ -14,6 +14,7 @@ from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
+from oar.config.checks import Positive
 
 
 @dataclass
@@ -21,17 +22,14 @@ class CoverageConfig:
     """See conf/coverage.yaml."""
 
     seeds: list[int]
-    simulations: int
-    resamples: int
+    simulations: Positive
+    resamples: Positive
     seed: int
     output_dir: str
 
     def __post_init__(self) -> None:
         if not self.seeds or min(self.seeds) < 2:
             raise ConfigError(f"seeds must hold numbers of 2 or more, but is {self.seeds}.")
-        for key in ("simulations", "resamples"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
 
 
 @entry
@@ -49,7 +47,7 @@ def main(config: DictConfig) -> None:
             print(f"{setting.name}, {seeds} seeds: {', '.join(f'{n} {s:.1%}' for n, s in shares.items())}", flush=True)
     provenance = collect_provenance(asdict(cfg), started=started, git=git)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    page = write_coverage(pd.DataFrame(rows), folder, **how, repeat=str(provenance["command"]), provenance=provenance)
+    page = write_coverage(pd.DataFrame(rows), folder, **how, provenance=provenance)
     print(f"written to {page}")
 
 

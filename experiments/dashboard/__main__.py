@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 from omegaconf import DictConfig
 from plotly.offline import get_plotlyjs
@@ -14,7 +15,7 @@ from oar.command_line.entry import entry
 from oar.common.files import write_text_atomic
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
-from oar.config.checks import one_of, require
+from oar.config.checks import AtLeast, one_of
 from oar.runs.tracking import quiet_wandb
 
 PAGE, SCRIPT = "dashboard.html", "plotly.min.js"
@@ -33,15 +34,13 @@ class DashboardConfig:
     report: str | None
     runs: list[str]
     axis: str
-    points: int
-    samples: int
+    points: Annotated[int, AtLeast(2)]
+    samples: Annotated[int, AtLeast(0)]
     output_dir: str
 
     def __post_init__(self) -> None:
         one_of("to", self.to, ("wandb", "page"))
         one_of("axis", self.axis, tuple(AXES))
-        require(self.points >= 2, "points", "2 or more", self.points)
-        require(self.samples >= 0, "samples", "0 or more", self.samples)
 
 
 @entry

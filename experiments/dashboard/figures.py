@@ -11,10 +11,12 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from experiments.dashboard.lines import METHOD, Line
 from experiments.dashboard.logged import Logged
-from experiments.dashboard.runs import METHOD, SMOOTHING, TOTAL, Line, Panel
+from experiments.dashboard.panels import TOTAL, Panel
 from oar.analysis.reports.methods import BASE
 
+SMOOTHING = 9  # training steps of the running mean: one batch is noisy
 COLUMNS, ROW_PIXELS = 2, 300
 SYMBOLS = ("square", "circle", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")  # as in MARKERS
 DASHES = ("solid", "dash", "dot", "dashdot")

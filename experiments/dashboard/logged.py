@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from omegaconf import OmegaConf
 
-from experiments.dashboard.runs import SECONDS
+from experiments.dashboard.panels import SECONDS
 from oar.common.errors import ConfigError
 from oar.config.saved import saved_config
 from oar.runs.folder import Run

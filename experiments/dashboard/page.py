@@ -1,34 +1,26 @@
-"""The dashboard without a network: run folders in, one HTML text out, with the panels of experiments/dashboard/runs.py.
+"""The dashboard without a network: run folders in, one HTML text out, with the panels of experiments/dashboard/panels.yaml.
 
-The page is page.html.jinja; beside it lies plotly's script, the same for every page.
+The page is page.html.j2; beside it lies plotly's script, the same for every page.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from plotly import graph_objects as go
 
 from experiments.dashboard.figures import curves_figure, stages_figure
+from experiments.dashboard.lines import Line, lines_of, other_differences
 from experiments.dashboard.logged import Logged
-from experiments.dashboard.runs import SAMPLES, Line, Section, lines_of, metrics_of, other_differences, sections_of
+from experiments.dashboard.panels import SAMPLES, Section, metrics_of, sections_of
 from experiments.dashboard.samples import last_samples
-from experiments.dashboard.tables import Table, stage_medians, stage_table, tier_tables
-from experiments.shared.templates import rendered
+from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
+from oar.analysis.reports.page import rendered
 
-TEMPLATE = Path(__file__).parent / "page.html.jinja"
-
-
-@dataclass(frozen=True, slots=True)
-class SectionView:
-    """A section of the page. figures: HTML of plotly; samples: whether completions stand there."""
-
-    name: str
-    figures: list[str]
-    tables: list[Table]
-    samples: bool
+TEMPLATE = Path(__file__).parent / "page.html.j2"
 
 
 def dashboard_html(
@@ -68,26 +60,25 @@ def dashboard_html(
 
 def _view(
     section: Section, runs: Sequence[Logged], lines: Sequence[Line], names: set[str], axis: str, points: int
-) -> SectionView:
+) -> dict[str, Any]:
+    """The section's name, its figures as HTML of plotly, its tables by title, and whether completions stand there."""
     figures: list[go.Figure] = []
-    tables: list[Table] = []
+    tables: dict[str, pd.DataFrame] = {}
     for panel in section.panels:
         metrics = metrics_of(panel, names)
         if panel.kind == "tiers":
-            tables += tier_tables(runs, lines, metrics)
+            tables |= tier_tables(runs, lines, metrics)
         elif panel.kind == "stages":
             medians = stage_medians(runs, lines, metrics)
             figures.append(stages_figure(medians))
-            tables.append(stage_table(medians, lines))
+            tables["Seconds of a training step by stage, median over steps and seeds"] = stage_table(medians, lines)
     curves = [panel for panel in section.panels if panel.kind == "curve"]
     if curves:
         figures.append(curves_figure(curves, lines, runs, axis=axis, points=points))
-    return SectionView(
-        name=section.name,
-        figures=[
-            figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"{section.name.replace(' ', '-')}-{at}")
-            for at, figure in enumerate(figures)
-        ],
-        tables=tables,
-        samples=any(panel.kind == "samples" for panel in section.panels),
-    )
+    name, how = section.name.replace(" ", "-"), {"full_html": False, "include_plotlyjs": False}
+    return {
+        "name": section.name,
+        "figures": [figure.to_html(**how, div_id=f"{name}-{at}") for at, figure in enumerate(figures)],
+        "tables": tables,
+        "samples": any(panel.kind == "samples" for panel in section.panels),
+    }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from experiments.dashboard.runs import Line
+from experiments.dashboard.lines import Line
 from oar.common.errors import DataError
 from oar.learner.samples import Sample, pieces, read_samples
 from oar.runs.folder import Run

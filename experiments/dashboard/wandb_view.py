@@ -1,4 +1,4 @@
-"""The dashboard at W&B: a saved view of a project's workspace, and a report, with the panels of experiments/dashboard/runs.py.
+"""The dashboard at W&B: a saved view of a project's workspace, and a report, with the panels of panels.yaml.
 
 Import it after `oar.runs.tracking.quiet_wandb`. What it builds is seen only in an account; here it is tested against a
 recording of the requests it makes.
@@ -15,7 +15,9 @@ import wandb_workspaces.workspaces as ws
 from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 from wandb_workspaces.expr import Config, Metric, Summary
 
-from experiments.dashboard.runs import SMOOTHING, TOTAL, Line, Panel, Section, lines_of, metrics_of, sections_of
+from experiments.dashboard.figures import SMOOTHING
+from experiments.dashboard.lines import Line, lines_of
+from experiments.dashboard.panels import TOTAL, Panel, Section, metrics_of, sections_of
 from oar.common.errors import ConfigError, OarError
 
 STEP = "step"  # the x axis that the tracker gives every metric: W&B's own counter cannot go back

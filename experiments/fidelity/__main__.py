@@ -21,30 +21,31 @@ from rich.progress import Progress
 from torch import Tensor
 
 from experiments.fidelity.page import write_fidelity
-from experiments.fidelity.signals import counted_tokens
+from experiments.shared.counted_tokens import counted_tokens
 from experiments.shared.subjects import SPLITS
 from oar.analysis.signals.agreement import (
     BACKWARD,
     FORWARD,
     SECONDS,
-    agreement,
     agreement_between,
+    agreements,
     condition_facts,
     fidelity_table,
 )
 from oar.analysis.signals.draw import draw
-from oar.analysis.signals.examine import Subject, examine
+from oar.analysis.signals.examine import Subject, by_completion, examine
 from oar.analysis.signals.recall import SPEARMAN
 from oar.command_line.entry import entry
+from oar.common.cache import kept_path, kept_table
 from oar.common.errors import ConfigError
-from oar.common.files import atomic_path
 from oar.common.progress import progress_bars, stage
-from oar.common.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
+from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed
 from oar.config import GatingConfig, TrainConfig, build, validated
+from oar.config.checks import Positive, one_of
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
-from oar.method.gating import bilevel_weights
+from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, GradientImportance, ImportanceEstimator
 from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.tasks.data.sources import load_benchmark
@@ -53,6 +54,9 @@ from oar.tasks.task import Task
 from oar.tasks.words.teaching import build_model
 
 TAUGHT, RANDOM = "taught", "random"
+# What decides a condition's measurements, beside its own settings.
+DECIDING = ("seed", "split", "problems", "reference", "signals", "gating", "threads")
+OWN_CODE = ("fidelity/__main__.py", "fidelity/signals.py", "shared/counted_tokens.py")
 
 
 @dataclass
@@ -71,7 +75,7 @@ class FidelityConfig:
     seed: int
     overrides: list[str]
     split: str
-    problems: int
+    problems: Positive
     trained: str | None
     variant_teaching: dict[str, Any]
     conditions: dict[str, ConditionConfig]
@@ -80,17 +84,13 @@ class FidelityConfig:
     series: dict[str, dict[str, str]]
     signals: dict[str, Any]
     gating: GatingConfig
-    repeats: int
-    threads: int
+    repeats: Positive
+    threads: Positive
     output_dir: str
     work_dir: str
 
     def __post_init__(self) -> None:
-        for key in ("problems", "repeats", "threads"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
-        if self.split not in SPLITS:
-            raise ConfigError(f"split must be one of {', '.join(SPLITS)}, but is {self.split!r}.")
+        one_of("split", self.split, SPLITS)
         if all(condition.weights is None for condition in self.conditions.values()):
             raise ConfigError("conditions must hold one with weights at least, but has none.")
         if not self.pairs or any(len(pair) != 2 for pair in self.pairs):
@@ -174,7 +174,10 @@ def main(config: DictConfig) -> None:
         for name in plan.skipped:
             progress.console.print(f"{name}: left out, its weights are null", highlight=False)
         # All teaching first: seconds are measured while nothing else of ours goes on.
-        folders = [teach(condition, progress) for condition in plan.conditions]
+        folders = []
+        for condition in plan.conditions:
+            with stage(progress, f"{condition.name}: model"):
+                folders.append(model_folder(condition.settings.model, progress.console.print))
         torch.set_num_threads(cfg.threads)
         kept = [
             measured(plan, condition, model, cfg.repeats if at == 0 else 1, progress)
@@ -182,7 +185,7 @@ def main(config: DictConfig) -> None:
         ]
     measurements = pd.concat(kept, ignore_index=True)
     write_fidelity(
-        fidelity_table(measurements, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed),
+        fidelity_table(measurements, pairs=cfg.pairs, seed=cfg.seed),
         condition_facts(measurements, cfg.reference),
         folder,
         run=plan.description(),
@@ -195,12 +198,6 @@ def main(config: DictConfig) -> None:
     print(f"written to {folder}: fidelity.csv, fidelity.md, fidelity.png, provenance.json")
 
 
-def teach(condition: Condition, progress: Progress) -> Path:
-    """The folder of the model that writes the completions."""
-    with stage(progress, f"{condition.name}: model"):
-        return model_folder(condition.settings.model, progress.console.print)
-
-
 def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progress: Progress) -> pd.DataFrame:
     """What `measure` finds under a condition, computed once."""
     cfg = plan.cfg
@@ -210,33 +207,29 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
         "max_new_tokens": condition.max_new_tokens,
         "weights": files_hash(weight_files(folder)),
         "repeats": repeats,
-        "study": {key: value for key, value in asdict(cfg).items() if key in _DECIDING},
-        "code": code_hash(*Path(__file__).parent.glob("*.py")),
+        "study": {key: value for key, value in asdict(cfg).items() if key in DECIDING},
+        "code": code_hash(*(ROOT / "experiments" / name for name in OWN_CODE)),
     }
-    file = Path(cfg.work_dir) / "conditions" / f"{condition.name}-{config_hash(made_of)[:12]}.parquet"
-    if not file.exists():
+
+    def made() -> pd.DataFrame:
         with stage(progress, f"{condition.name}: signals", total=len(plan.estimators)) as advance:
-            found = measure(plan, load_subject(plan, condition, folder), repeats, advance)
-        with atomic_path(file) as path:
-            found.to_parquet(path, index=False)
-    return pd.read_parquet(file).assign(condition=condition.name)
+            return measure(plan, load_subject(plan, condition, folder), repeats, advance)
 
-
-_DECIDING = ("seed", "split", "problems", "reference", "signals", "gating", "threads")
+    file = kept_path(Path(cfg.work_dir) / "conditions", condition.name, made_of, ".parquet")
+    return kept_table(file, made).assign(condition=condition.name)
 
 
 def load_subject(plan: Plan, condition: Condition, folder: Path) -> Subject:
     """A condition's model with completions: its own, or with random weights those of the model in `folder`."""
     settings = condition.settings
     model, task = load_policy(folder, settings.model.dtype), Task(load_tokenizer(folder), settings.model.marker)
-    seed = derive_seed(plan.cfg.seed, "fidelity")
     groups = draw(
         model,
         task,
         plan.problems,
         temperature=settings.rollout.temperature,
         max_new_tokens=condition.max_new_tokens,
-        seed=seed,
+        seed=derive_seed(plan.cfg.seed, "fidelity"),
     )
     if condition.random_weights:
         model = build_model(build("model.teach", settings.model.teach), task.tokenizer).eval().to(model.device)
@@ -247,30 +240,27 @@ def load_subject(plan: Plan, condition: Condition, folder: Path) -> Subject:
 
 def measure(plan: Plan, subject: Subject, repeats: int, advance: Callable[[int], None]) -> pd.DataFrame:
     """A row per signal and completion: agreement with the reference, and what the signal costs."""
-    cfg, inputs, masks = plan.cfg, subject.inputs, subject.masks
-    gate: dict[str, Any] = {key: value for key, value in asdict(cfg.gating).items() if key != "name"}
+    cfg, inputs, masks = plan.cfg, subject.inputs, subject.masks.cpu()
     importance, weights, costs = {}, {}, {}
     for done, (name, estimator) in enumerate(plan.estimators.items()):
-        importance[name], costs[name] = timed(estimator, inputs, repeats)
-        weights[name] = bilevel_weights(importance[name], masks.cpu(), **gate)
+        values, costs[name] = timed(estimator, inputs, repeats)
+        gated = make_gate(**cfg.gating.options())(values, masks)
+        importance[name], weights[name] = by_completion(values, masks), by_completion(gated, masks)
         advance(done + 1)
     noisy = {name: each for name, each in plan.estimators.items() if isinstance(each, GradientImportance)}
     draws = {f"{name} between draws": each.draws(inputs).cpu() for name, each in noisy.items() if each.noise_draws > 1}
-    rows: list[dict[str, object]] = []
-    for at, mask in enumerate(masks.cpu()):
-        known = {
-            "problem": subject.truth.problems[at],
-            "correct": bool(subject.truth.correct[at]),
-            "tokens": int(mask.sum()),
-            "drawn": subject.drawn,
-        }
-        reference, reference_weights = importance[cfg.reference][at, mask], weights[cfg.reference][at, mask]
-        for name in importance:
-            found = agreement(importance[name][at, mask], reference, weights[name][at, mask], reference_weights)
-            rows.append({"signal": name, **known, **found, **costs[name]})
-        for name, values in draws.items():
-            rows.append({"signal": name, **known, SPEARMAN: agreement_between(values[:, at, mask])})
-    return pd.DataFrame(rows)
+    known = pd.DataFrame(
+        {"problem": subject.truth.problems, "correct": subject.truth.correct, "tokens": masks.sum(dim=1).tolist()}
+    ).assign(drawn=subject.drawn)
+    reference = importance[cfg.reference], weights[cfg.reference]
+    tables = []
+    for name in importance:
+        found = agreements(importance[name], reference[0], weights[name], reference[1])
+        tables.append(known.assign(signal=name, **costs[name]).join(found))
+    for name, drawn in draws.items():
+        between = [agreement_between(drawn[:, at, mask]) for at, mask in enumerate(masks)]
+        tables.append(known.assign(signal=name, **{SPEARMAN: between}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def timed(estimator: ImportanceEstimator, inputs: CreditInputs, repeats: int) -> tuple[Tensor, dict[str, float]]:

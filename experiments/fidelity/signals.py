@@ -1,13 +1,10 @@
 """Signals that only the fidelity study knows: what OAR-G and the squared gradient norm differ in, one thing at a time."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from oar.common.errors import ConfigError
 from oar.common.seeding import generator
@@ -84,34 +81,3 @@ def _noisy_gradient(inputs: CreditInputs, clean: CleanPass, noise_std: float) ->
         changed = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
         (gradient,) = torch.autograd.grad(inputs.probe.divergence(clean.outcome.detach(), changed).sum(), noisy)
     return gradient
-
-
-@dataclass(slots=True)
-class TokenCount:
-    """Tokens that went through the model's layers, padding included."""
-
-    forward: int = 0
-    backward: int = 0
-
-
-@contextmanager
-def counted_tokens(model: PreTrainedModel) -> Iterator[TokenCount]:
-    """Counts every position that runs through `model` forwards, and backwards down to its input embeddings."""
-    count = TokenCount()
-
-    def entered(_: torch.nn.Module, __: tuple[Any, ...], options: dict[str, Any]) -> None:
-        embeddings: Tensor = options["inputs_embeds"]
-        tokens = embeddings.shape[0] * embeddings.shape[1]
-        count.forward += tokens
-
-        def differentiated(_: Tensor) -> None:
-            count.backward += tokens
-
-        if embeddings.requires_grad:
-            embeddings.register_hook(differentiated)
-
-    hook = model.base_model.register_forward_pre_hook(entered, with_kwargs=True)
-    try:
-        yield count
-    finally:
-        hook.remove()

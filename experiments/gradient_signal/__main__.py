@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -23,20 +24,20 @@ from transformers import PreTrainedModel
 from experiments.gradient_signal.cosines import FACT, TARGET, signal_table, with_best_weights
 from experiments.gradient_signal.page import write_gradient_signal
 from oar.analysis.signals.draw import draw
-from oar.analysis.signals.examine import score_batch
+from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.command_line.entry import entry
+from oar.common.cache import kept_path, kept_table
 from oar.common.errors import ConfigError
-from oar.common.files import atomic_path
 from oar.common.progress import progress_bars, stage
-from oar.common.provenance import ROOT, code_hash, collect_provenance, config_hash, files_hash, git_state
+from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed
 from oar.config import LearnerConfig, TrainConfig, build, validated
+from oar.config.checks import AtLeast, Positive
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.credit import credit_assigner, given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
-from oar.method.advantages import group_advantages
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import weight_metrics
 from oar.model.load import load_policy, load_tokenizer, weight_files
@@ -53,21 +54,18 @@ class GradientSignalConfig:
 
     seed: int
     overrides: list[str]
-    prompts: int
-    units: int
+    prompts: Positive
+    units: Annotated[int, AtLeast(6)]
     batches: list[int]
     judged: int
     reference: str
     arms: dict[str, list[str]]
     conditions: dict[str, list[str]]
-    threads: int
+    threads: Positive
     output_dir: str
     work_dir: str
 
     def __post_init__(self) -> None:
-        for key, least in (("prompts", 1), ("units", 6), ("threads", 1)):
-            if getattr(self, key) < least:
-                raise ConfigError(f"{key} must be {least} or more, but is {getattr(self, key)}.")
         if not self.batches or any(batch < 1 or batch % self.prompts for batch in self.batches):
             raise ConfigError(f"batches must be multiples of prompts ({self.prompts}), but are {self.batches}.")
         if self.judged not in self.batches:
@@ -85,7 +83,7 @@ def main(config: DictConfig) -> None:
     plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
     torch.set_num_threads(cfg.threads)
     with progress_bars() as progress:
-        tables = [kept(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
+        tables = [measured(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
     write_gradient_signal(
         pd.concat(tables, ignore_index=True),
         folder,
@@ -106,7 +104,7 @@ def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainC
     return found
 
 
-def kept(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfig], progress: Progress) -> pd.DataFrame:
+def measured(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfig], progress: Progress) -> pd.DataFrame:
     """What `measure` finds under a condition, computed once."""
     settings = arms[cfg.reference]
     with stage(progress, f"{name}: model"):
@@ -115,15 +113,14 @@ def kept(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfig], 
         "arms": {arm: own.identity() for arm, own in arms.items()},
         "weights": files_hash(weight_files(folder)),
         "study": [cfg.seed, cfg.prompts, cfg.units, cfg.batches, cfg.judged, cfg.reference, cfg.threads],
-        "code": code_hash(*Path(__file__).parent.glob("*.py")),
+        "code": code_hash(*(Path(__file__).with_name(name) for name in ("__main__.py", "cosines.py"))),
     }
-    file = Path(cfg.work_dir) / "conditions" / f"{name}-{config_hash(made_of)[:12]}.parquet"
-    if not file.exists():
+
+    def made() -> pd.DataFrame:
         with stage(progress, f"{name}: gradients", total=cfg.units) as advance:
-            found = measure(cfg, arms, folder, advance)
-        with atomic_path(file) as path:
-            found.to_parquet(path, index=False)
-    return pd.read_parquet(file)
+            return measure(cfg, arms, folder, advance)
+
+    return kept_table(kept_path(Path(cfg.work_dir) / "conditions", name, made_of, ".parquet"), made)
 
 
 def measure(
@@ -136,11 +133,11 @@ def measure(
     scores = score_batch(model, graded.batch, settings)
     weights = {name: token_weights(own, model, task, graded, scores) for name, own in arms.items()}
     classes = {name: mask for name, mask in token_classes(graded, task).items() if mask.any()}
-    advantages = completion_advantages(graded, settings.learner)
+    advantages = completion_advantages(graded.rewards, settings.learner)
     rewarded = replace(settings.learner, divide_by_std=False, leave_one_out=True, aggregation="constant")
     everything = {name: (advantages[:, None] * own, settings.learner) for name, own in weights.items()}
     everything |= {name: (advantages[:, None] * mask, settings.learner) for name, mask in classes.items()}
-    uniform = completion_advantages(graded, rewarded)[:, None] * torch.ones_like(scores.logprobs)
+    uniform = completion_advantages(graded.rewards, rewarded)[:, None] * torch.ones_like(scores.logprobs)
     everything[TARGET] = uniform, rewarded
     rows = torch.arange(len(graded.batch)).chunk(cfg.units)
     gradients: dict[str, list[NDArray[np.float32]]] = {name: [] for name in everything}
@@ -163,33 +160,20 @@ def measure(
 
 def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedModel, task: Task) -> GradedBatch:
     """Completions of training problems, group by group, graded."""
-    group = settings.learner.num_generations
     source = build("data.source", settings.data.source, settings.allow_targets)
     problems = source.problems(cfg.seed, 0, cfg.units * cfg.prompts)
     groups = []
     for first in range(0, len(problems), PROBLEMS_AT_A_TIME):
-        some = problems[first : first + PROBLEMS_AT_A_TIME]
-        found = draw(
+        groups += draw(
             model,
             task,
-            [problem for problem in some for _ in range(group)],
+            problems[first : first + PROBLEMS_AT_A_TIME],
+            samples=settings.learner.num_generations,
             temperature=settings.rollout.temperature,
             max_new_tokens=settings.rollout.max_new_tokens,
             seed=derive_seed(cfg.seed, "gradient signal", first),
         )
-        flat = [rollout for one in found for rollout in one]
-        groups += [flat[at : at + group] for at in range(0, len(flat), group)]
     return grade_rollouts(problems, groups, task, model.device)
-
-
-def completion_advantages(graded: GradedBatch, learner: LearnerConfig) -> Tensor:
-    """(B,)."""
-    return group_advantages(
-        graded.rewards,
-        learner.num_generations,
-        divide_by_std=learner.divide_by_std,
-        leave_one_out=learner.leave_one_out,
-    )
 
 
 def token_weights(
@@ -201,7 +185,7 @@ def token_weights(
         model,
         graded.batch,
         scores,
-        completion_advantages(graded, settings.learner),
+        completion_advantages(graded.rewards, settings.learner),
         seeds=[derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(len(graded.batch))],
         marks=graded.marks,
     )

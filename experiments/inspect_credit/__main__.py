@@ -19,6 +19,7 @@ from oar.common.errors import ConfigError
 from oar.common.files import write_text_atomic
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import TrainConfig, validated
+from oar.config.checks import Positive
 from oar.config.composed import composed_run
 from oar.config.saved import saved_settings
 from oar.launch.supervisor import locked
@@ -39,15 +40,13 @@ class InspectCreditConfig:
     against: str | None
     signals: dict[str, list[str]]
     allow_targets: list[str]
-    threads: int
+    threads: Positive
     wandb: bool
     output_dir: str | None
 
     def __post_init__(self) -> None:
         if not self.run or not (Path(self.run) / "config.yaml").is_file():
             raise ConfigError(f"run must be the folder of a training run, with its config.yaml, but is {self.run}.")
-        if self.threads < 1:
-            raise ConfigError(f"threads must be 1 or more, but is {self.threads}.")
 
 
 @entry

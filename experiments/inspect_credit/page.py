@@ -1,15 +1,22 @@
 """The credit inspector's page: completions and token signals in, one HTML text out that needs nothing beside it.
 
-The page's own parts are web/inspector.{html,css,js}. What comes from completions is shown as text.
+The page's own parts are web/inspector.{html.j2,css,js}; its policy lets no script and no style run but its own, and nothing be
+loaded. Data goes in as JSON alone, and what comes from completions is shown as text.
 """
 
+import base64
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from experiments.inspect_credit.html import short, whole_page
 from experiments.inspect_credit.token_signal import TokenSignal, rank_agreement
+from oar.analysis.reports.page import rendered
 from oar.common.errors import DataError
 from oar.learner.samples import Sample, pieces
+
+WEB = Path(__file__).parent / "web"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,12 @@ class InspectorPage:
 
 def inspector_html(page: InspectorPage) -> str:
     """The page as text. Raises DataError where a signal is not of these completions."""
-    return whole_page(page.title, page_data(page))
+    css, js = ((WEB / f"inspector.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    text = json.dumps(page_data(page), separators=(",", ":"), allow_nan=False)
+    # No character in it can end the element that it stands in, or open a comment.
+    data = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    policy = f"default-src 'none'; script-src '{_digest(js)}'; style-src '{_digest(css)}'"
+    return rendered(WEB / "inspector.html.j2", title=page.title, policy=policy, css=css, js=js, data=data)
 
 
 def page_data(page: InspectorPage) -> dict[str, object]:
@@ -69,3 +81,15 @@ def _completion(page: InspectorPage, row: int) -> dict[str, object]:
         "importance": [[short(value) for value in signal.importance[row]] for signal in weights],
         "thresholds": [short(signal.thresholds[row]) for signal in weights],
     }
+
+
+def short(value: float | None) -> float | None:
+    """To four digits, without a fraction where there is none: half of a page's size is such zeros."""
+    if value is None:
+        return None
+    rounded = float(f"{value:.4g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _digest(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

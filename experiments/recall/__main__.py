@@ -4,23 +4,20 @@ Train a model where none is given, draw completions of each model, compute every
 What is finished is kept (experiments/shared/subjects.py), so the command can be interrupted and run again.
 """
 
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import torch
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from torch import Tensor
 
-from experiments.recall.page import write_recall
-from experiments.shared.subjects import Plan, SubjectConfig, compute_signals, draw_all, load_subject
-from oar.analysis.signals.examine import as_the_gate_sees_it
+from experiments.recall.page import PANELS, TEMPLATE, draw_calibration
+from experiments.shared.signal_study import run_study
+from experiments.shared.subjects import Plan, SubjectConfig
+from oar.analysis.signals.examine import Subject, as_the_gate_sees_it
 from oar.analysis.signals.recall import recall_table
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
-from oar.common.progress import progress_bars, stage
-from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
 
 
@@ -42,41 +39,20 @@ class RecallConfig(SubjectConfig):
 def main(config: DictConfig) -> None:
     """Validate everything, do what is missing, write the table and the pictures."""
     cfg = validated(config, RecallConfig)
-    started, git = datetime.now(UTC), git_state(ROOT)
-    folder = Path(HydraConfig.get().runtime.output_dir)
     plan = Plan.of(cfg)
-    tables, facts = [], {}
-    with progress_bars() as progress:
-        drawn = draw_all(plan, progress)
-        torch.set_num_threads(cfg.threads)
-        for name, (model, completions) in drawn.items():
-            subject = load_subject(plan, model, completions)
-            values = {
-                signal: as_the_gate_sees_it(subject, importance, plan.signals[signal])
-                for signal, importance in compute_signals(plan, name, subject, completions, progress).items()
-            }
-            with stage(progress, f"{name}: comparison with the oracle"):
-                table = recall_table(
-                    values,
-                    subject.truth,
-                    reference=cfg.reference,
-                    pairs=[(one, other) for one, other in cfg.pairs],
-                    k=cfg.k,
-                    seed=cfg.seed,
-                )
-            table.insert(0, "model", name)
-            tables.append(table)
-            facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
-    provenance = collect_provenance(asdict(cfg), started=started, git=git)
-    write_recall(
-        pd.concat(tables, ignore_index=True),
-        facts,
-        folder,
-        run=plan.description() | {"reference": cfg.reference},
-        signals=cfg.signals,
-        provenance=provenance | {"training": plan.trained_here()},
-    )
-    print(f"written to {folder}: recall.csv, recall.md, recall.png, calibration.png, provenance.json")
+
+    def measure(_: Path, subject: Subject, importance: dict[str, Tensor]) -> pd.DataFrame:
+        return recall_table(
+            {name: as_the_gate_sees_it(subject, values, plan.signals[name]) for name, values in importance.items()},
+            subject.truth,
+            reference=cfg.reference,
+            pairs=cfg.pairs,
+            k=cfg.k,
+            seed=cfg.seed,
+        )
+
+    more = {"calibration.png": draw_calibration}
+    run_study("recall", plan, measure, TEMPLATE, panels=PANELS, more=more, run={"reference": cfg.reference})
 
 
 if __name__ == "__main__":

@@ -14,20 +14,12 @@ from oar.config import validated
 
 
 @dataclass
-class SectionConfig:
-    """A chapter: see conf/report.yaml."""
-
-    title: str
-    experiments: dict[str, str]
-
-
-@dataclass
 class ReportConfig:
     """See conf/report.yaml."""
 
     results: str
     output: str
-    sections: list[SectionConfig]
+    sections: list[Section]
 
     def __post_init__(self) -> None:
         names = [name for section in self.sections for name in section.experiments]
@@ -41,10 +33,9 @@ def main(config: DictConfig) -> None:
     """Read the results, write the page, say what is missing."""
     cfg = validated(config, ReportConfig)
     results, output = Path(cfg.results), Path(cfg.output)
-    sections = [Section(section.title, section.experiments) for section in cfg.sections]
     commit = git_state(ROOT)["git_commit"]
     made = f"Made by {command()} at commit {str(commit)[:9]}." if commit else f"Made by {command()}."
-    report = report_html(results, output, sections, made)
+    report = report_html(results, output, cfg.sections, made)
     write_text_atomic(output, report.text)
     print("\n".join(report.notes))
     print(f"written to {output}: {len(report.text.encode()) / 1e3:.0f} kB")

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REFERENCE, INSPECTOR = "reference", "inspector"  # what the paper says; pages of the credit inspector: not experiments
+REFERENCE, INSPECTOR = (
+    "reference",
+    "inspect_credit",
+)  # what the paper says; pages of the credit inspector: not experiments
 
 
 @dataclass(frozen=True, slots=True)

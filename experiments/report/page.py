@@ -1,6 +1,6 @@
 """All of results/ as one page of links: what was found, what people concluded, every picture and table, what is missing.
 
-The page is page.html.jinja. It has no script, and its policy lets none run and loads nothing but pictures beside it.
+The page is page.html.j2. It has no script, and its policy lets none run and loads nothing but pictures beside it.
 """
 
 import os
@@ -11,20 +11,19 @@ from pathlib import Path
 from experiments.report.folders import INSPECTOR, ResultPage, read_results
 from experiments.report.markdown import PageView, page_view
 from experiments.report.summary import summary
-from experiments.shared.templates import rendered
-from oar.analysis.reports.page import UNWRITTEN
+from oar.analysis.reports.page import UNWRITTEN, rendered
 from oar.common.errors import DataError
 
-TEMPLATE = Path(__file__).parent / "page.html.jinja"
+TEMPLATE = Path(__file__).parent / "page.html.j2"
 REST = "More results"  # of folders that no section names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Section:
-    """A chapter: its title, and by folder of results/ what each experiment asks, in the order of reading."""
+    """A chapter: its title, and by folder of results/ what each experiment asks, in the order of reading (conf/report.yaml)."""
 
     title: str
-    experiments: Mapping[str, str]
+    experiments: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Sizes of made-up models, and measured cases that are kept as JSON: an interrupted benchmark goes on."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Any
 
 from rich.progress import Progress
 
-from oar.common.files import write_text_atomic
+from oar.common.cache import kept_json, kept_path
 from oar.common.progress import stage
-from oar.common.provenance import config_hash, cpu_model, gpu_name, versions
+from oar.common.provenance import cpu_model, gpu_name, versions
 
 Case = dict[str, Any]
 
@@ -33,15 +32,14 @@ class KeptCases:
     def case(self, name: str, made_of: Mapping[str, Any], measure: Callable[[], Case]) -> Case:
         """What was measured under this name by the same code on the same machine, else measured now and kept."""
         here = {"code": self.code, "torch": versions()["torch"], "machine": gpu_name() or cpu_model()}
-        file = self.folder / "cases" / f"{name}-{config_hash({**made_of, **here})[:12]}.json"
-        if file.exists():
-            self.kept += 1
-        else:
+        path = kept_path(self.folder / "cases", name, {**made_of, **here}, ".json")
+        self.kept += path.exists()
+
+        def made() -> Case:
             with stage(self.progress, name):
-                found = measure()
-            write_text_atomic(file, json.dumps(found, allow_nan=False))
-        kept: Case = json.loads(file.read_text())
-        return kept
+                return measure()
+
+        return kept_json(path, made)
 
 
 def told_size(size: str, found: SizeConfig) -> str:

@@ -8,35 +8,32 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from rich.progress import Progress
 from torch import Tensor
 
+from experiments.shared.lazy_engine import StartedEngine, engine_when_needed
 from oar.analysis.signals.examine import Subject, examine, signal_importance
+from oar.common.cache import kept, kept_path, kept_table
 from oar.common.errors import ConfigError, OarError
-from oar.common.files import atomic_path
 from oar.common.processes import ChildProcess
 from oar.common.progress import stage
-from oar.common.provenance import code_hash, config_hash, files_hash
+from oar.common.provenance import code_hash, files_hash
 from oar.common.seeding import derive_seed
 from oar.config import ProbeConfig, TrainConfig, build
+from oar.config.checks import Positive, one_of
 from oar.config.composed import composed_run
 from oar.config.evaluation import Sampling
 from oar.launch.pool import Job
 from oar.launch.start_model import model_folder
-from oar.launch.supervisor import one_engine
-from oar.model.load import load_policy, load_tokenizer, weight_files, weights_size
+from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.rollout.access import TOKEN_VARIABLE
-from oar.rollout.client.vllm import EngineClient
-from oar.rollout.sync.checkpoint import CheckpointSync, transfer_folder
 from oar.rollout.types import Rollout
 from oar.tasks.data.sources import load_benchmark
 from oar.tasks.problem import Problem
@@ -55,24 +52,20 @@ class SubjectConfig:
     seed: int
     overrides: list[str]
     models: dict[str, str]
-    train_steps: int
+    train_steps: Positive
     train_overrides: list[str]
     split: str
-    problems: int
-    samples: int
+    problems: Positive
+    samples: Positive
     probe: ProbeConfig
     signals: dict[str, list[str]]
     pairs: list[list[str]]
-    threads: int
+    threads: Positive
     output_dir: str
     work_dir: str
 
     def __post_init__(self) -> None:
-        for key in ("train_steps", "problems", "samples", "threads"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
-        if self.split not in SPLITS:
-            raise ConfigError(f"split must be one of {', '.join(SPLITS)}, but is {self.split!r}.")
+        one_of("split", self.split, SPLITS)
         if any(len(pair) != 2 for pair in self.pairs):
             raise ConfigError(f"Every entry of pairs must hold two signals, but pairs is {self.pairs}.")
         for name in chain.from_iterable(self.pairs):
@@ -147,35 +140,27 @@ def draw_all(plan: Plan, progress: Progress) -> dict[str, tuple[Path, Path]]:
 
     One engine for all of it, started when something needs it and ended when all is drawn.
     """
-    settings = plan.settings
-    with ExitStack() as running:
-        start_model = model_folder(settings.model, progress.console.print)
-
-        @cache
-        def engine() -> tuple[str, str | None]:
-            with stage(progress, "engine: ready"):
-                return one_engine(settings, start_model, plan.work, running)
-
-        drawn = {}
+    drawn = {}
+    with engine_when_needed(plan.settings, plan.work, progress) as engine:
         for version, (name, path) in enumerate(plan.cfg.models.items()):
-            if path != AUTO:
-                model = model_folder(replace(settings.model, path=path), progress.console.print)
+            if (name, path) == (TRAINED, AUTO):
+                model = train_model(plan, engine, progress)
             else:
-                model = start_model if name == BASE else train_model(plan, engine, progress)
+                own = plan.settings.model if path == AUTO else replace(plan.settings.model, path=path)
+                model = model_folder(own, progress.console.print)
             drawn[name] = model, draw(plan, name, model, version, engine, progress)
-        return drawn
+    return drawn
 
 
-def train_model(plan: Plan, address: Callable[[], tuple[str, str | None]], progress: Progress) -> Path:
+def train_model(plan: Plan, engine: Callable[[], StartedEngine], progress: Progress) -> Path:
     """The checkpoint of a GRPO run of `train_steps` steps. Raises OarError where the run fails."""
     steps, job = plan.cfg.train_steps, plan.training_job()
     if job.provenance() is None:
         command = [sys.executable, "-m", "experiments.train", *job.overrides, "resume=auto"]
-        url, token = address()
-        command += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url={url}"]
+        command += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url={engine().url}"]
         with (
             stage(progress, f"{TRAINED}: {steps} steps of GRPO", total=steps) as advance,
-            ChildProcess(command, log_path=job.folder / "log.txt", env={TOKEN_VARIABLE: token}) as process,
+            ChildProcess(command, log_path=job.folder / "log.txt", env={TOKEN_VARIABLE: engine().token}) as process,
         ):
             while (code := process.poll()) is None:
                 advance(job.steps_done())
@@ -193,28 +178,30 @@ def draw(
     name: str,
     model: Path,
     version: int,
-    address: Callable[[], tuple[str, str | None]],
+    engine: Callable[[], StartedEngine],
     progress: Progress,
 ) -> Path:
     """The folder of a model's completions, drawn with its weights as `version` where they are not there yet."""
     cfg, rollout = plan.cfg, plan.settings.rollout
     sampling = Sampling(cfg.samples, rollout.temperature, rollout.max_new_tokens)
-    made_of = {"weights": files_hash(weight_files(model)), "problems": [problem.question for problem in plan.problems]}
-    key = config_hash({**made_of, "sampling": asdict(sampling), "seed": cfg.seed})[:12]
-    folder = plan.work / "completions" / f"{name}-{key}"
-    if not (folder / COMPLETIONS).exists():
-        url, token = address()
-        engine = EngineClient(url, rollout.request_timeout_s, token)
+    made_of = {
+        "weights": files_hash(weight_files(model)),
+        "problems": [problem.question for problem in plan.problems],
+        "sampling": asdict(sampling),
+        "seed": cfg.seed,
+    }
+
+    def made() -> pd.DataFrame:
+        client, sync = engine().client, engine().sync
         task = Task(load_tokenizer(model), plan.settings.model.marker)
         with stage(progress, f"{name}: {len(plan.problems)} x {cfg.samples} completions"):
-            policy = load_policy(model, plan.settings.model.dtype)
-            folder_between = transfer_folder(plan.work, None, weights_size(model, plan.settings.model.dtype))
-            CheckpointSync(engine, folder_between).push(policy, version)
+            sync.push(load_policy(model, plan.settings.model.dtype), version)
             prompts = [task.encode_prompt(problem) for problem in plan.problems]
-            groups = engine.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
-        rows = [{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group]
-        with atomic_path(folder / COMPLETIONS) as path:
-            pd.DataFrame(rows).to_parquet(path, index=False)
+            groups = client.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
+        return pd.DataFrame([{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group])
+
+    folder = kept_path(plan.work / "completions", name, made_of)
+    kept_table(folder / COMPLETIONS, made)
     return folder
 
 
@@ -230,23 +217,9 @@ def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
     return examine(load_policy(model, plan.settings.model.dtype), task, plan.problems, groups, plan.settings)
 
 
-def compute_signals(plan: Plan, name: str, subject: Subject, folder: Path, progress: Progress) -> dict[str, Tensor]:
-    """By signal what its estimator says of every completion, (N, T)."""
-    found = {}
-    with stage(progress, f"{name}: {len(plan.signals)} signals", total=len(plan.signals)) as advance:
-        for done, (signal, settings) in enumerate(plan.signals.items()):
-            found[signal] = kept_importance(subject, settings, plan.settings, folder)
-            advance(done + 1)
-    return found
-
-
 def kept_importance(subject: Subject, signal: TrainConfig, settings: TrainConfig, folder: Path) -> Tensor:
     """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
     made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(settings.probe)}
-    made_of["code"] = code_hash()
-    file = folder / f"{signal.method.name}-{config_hash(made_of)[:12]}.npy"
-    if not file.exists():
-        importance = signal_importance(subject, signal)
-        with atomic_path(file) as path, path.open("wb") as opened:
-            np.save(opened, importance.cpu().numpy())
-    return torch.from_numpy(np.load(file)).to(subject.masks.device)
+    file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".pt")
+    device = subject.masks.device
+    return kept(file, lambda: signal_importance(subject, signal), torch.save, partial(torch.load, map_location=device))

@@ -5,42 +5,31 @@ recall, which are drawn here where they are not there yet (experiments/shared/su
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
-import torch
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from torch import Tensor
 
-from experiments.shared.subjects import Plan, SubjectConfig, compute_signals, draw_all, load_subject
+from experiments.shared.signal_study import run_study
+from experiments.shared.subjects import Plan, SubjectConfig
 from experiments.signals.error_location import error_location
 from experiments.signals.examined import NOWHERE, Examined
 from experiments.signals.mask_artefacts import mask_artefacts
-from experiments.signals.pages import ERROR_LOCATION, MASK_ARTEFACTS, PROXY_MISMATCH
+from experiments.signals.pictures import MORE, PANELS
 from experiments.signals.proxy_mismatch import proxy_mismatch
-from oar.analysis.reports.signals import write_signals
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, gated
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
-from oar.common.progress import progress_bars, stage
-from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import TrainConfig, validated
+from oar.config.checks import one_of
 from oar.model.load import load_tokenizer
 from oar.tasks.words import token_roles
 
-
-class Measure(Protocol):
-    """From one model's signals to a tidy table."""
-
-    def __call__(self, examined: Examined, *, pairs: list[tuple[str, str]], seed: int) -> pd.DataFrame:
-        """COLUMNS of `oar.analysis.signals.recall`."""
-        ...
+Study = Callable[..., pd.DataFrame]  # of `Examined`, pairs and seed the COLUMNS of `oar.analysis.signals.recall`
 
 
 def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
@@ -52,11 +41,10 @@ def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
     return {name: str(kind) for name, kind in kinds.items()}
 
 
-PAGES = {page.name: page for page in (MASK_ARTEFACTS, PROXY_MISMATCH, ERROR_LOCATION)}
-MEASURES: dict[str, Callable[[Plan], Measure]] = {
-    MASK_ARTEFACTS.name: lambda plan: partial(mask_artefacts, kinds=_counterfactuals(plan.signals)),
-    PROXY_MISMATCH.name: lambda _: proxy_mismatch,
-    ERROR_LOCATION.name: lambda _: error_location,
+MEASURES: dict[str, Callable[[Plan], Study]] = {
+    "mask_artefacts": lambda plan: partial(mask_artefacts, kinds=_counterfactuals(plan.signals)),
+    "proxy_mismatch": lambda _: proxy_mismatch,
+    "error_location": lambda _: error_location,
 }
 
 
@@ -72,42 +60,30 @@ class SignalsConfig(SubjectConfig):
             self.check_signal("shown", name)
         self.signals = {name: self.signals[name] for name in self.shown}
         super().__post_init__()
-        if self.study not in PAGES:
-            raise ConfigError(f"study must be one of {', '.join(PAGES)}, but is {self.study!r}.")
+        one_of("study", self.study, tuple(MEASURES))
 
 
 @entry
 def main(config: DictConfig) -> None:
     """Validate everything, do what is missing, write the page."""
     cfg = validated(config, SignalsConfig)
-    started, git = datetime.now(UTC), git_state(ROOT)
-    folder = Path(HydraConfig.get().runtime.output_dir)
     plan = Plan.of(cfg)
-    measure = MEASURES[cfg.study](plan)
-    tables, facts = [], {}
-    with progress_bars() as progress:
-        drawn = draw_all(plan, progress)
-        torch.set_num_threads(cfg.threads)
-        for name, (model, completions) in drawn.items():
-            subject = load_subject(plan, model, completions)
-            importance = compute_signals(plan, name, subject, completions, progress)
-            with stage(progress, f"{name}: {PAGES[cfg.study].title.lower()}"):
-                examined = examined_signals(plan, model, subject, importance)
-                table = measure(examined, pairs=[(one, other) for one, other in cfg.pairs], seed=cfg.seed)
-            table.insert(0, "model", name)
-            tables.append(table)
-            facts[name] = {"drawn": subject.drawn, **subject.truth.facts()}
+    study = MEASURES[cfg.study](plan)
+
+    def measure(model: Path, subject: Subject, importance: dict[str, Tensor]) -> pd.DataFrame:
+        examined = examined_signals(plan, model, subject, importance)
+        return study(examined, pairs=cfg.pairs, seed=cfg.seed)
+
     gating = plan.settings.gating
-    write_signals(
-        PAGES[cfg.study],
-        pd.concat(tables, ignore_index=True),
-        facts,
-        folder,
-        run=plan.description() | {"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
-        signals=cfg.signals,
-        provenance=collect_provenance(asdict(cfg), started=started, git=git) | {"training": plan.trained_here()},
+    run_study(
+        cfg.study,
+        plan,
+        measure,
+        Path(__file__).with_name(f"{cfg.study}.md.j2"),
+        panels=PANELS[cfg.study],
+        more=MORE.get(cfg.study, {}),
+        run={"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
     )
-    print(f"written to {folder}: {cfg.study}.csv, {cfg.study}.md, {cfg.study}.png, provenance.json")
 
 
 def examined_signals(plan: Plan, model: Path, subject: Subject, importance: Mapping[str, Tensor]) -> Examined:

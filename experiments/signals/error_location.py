@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.signals.examined import NOWHERE, Examined, differences
-from oar.analysis.signals.recall import COLUMNS, ERROR_FIFTH, ERROR_PERCENTILE, WRONG, Row, split_averages
+from experiments.signals.examined import NOWHERE, Examined
+from oar.analysis.signals.recall import COLUMNS, ERROR_FIFTH, ERROR_PERCENTILE, WRONG, Row, differences, split_averages
 from oar.statistics.attribution import Floats, auc, recall_at_top_fifth
 from oar.tasks.words.oracle import CAUSAL_ROLES, EQUALS, NUMBER, REST, WORD
 
@@ -17,7 +17,7 @@ TENTHS = 10
 AT, MASS_AT = "errors_at", "mass_at"
 
 
-def error_location(examined: Examined, *, pairs: Sequence[tuple[str, str]], seed: int) -> pd.DataFrame:
+def error_location(examined: Examined, *, pairs: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
     """COLUMNS. The signal ERRORS tells where the first errors are; every other signal, whether it points there.
 
     ERRORS, split `wrong`: `errors_at_<role>`, the share of wrong completions whose first wrong token has that role (REST: it

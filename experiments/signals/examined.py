@@ -43,11 +43,6 @@ class Examined:
         return np.asarray(self.truth.problems)
 
 
-def differences(metrics: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> dict[str, pd.DataFrame]:
-    """The frames of signals, and for each pair (a, b) one named `a - b`: completion by completion."""
-    return {**metrics, **{f"{a} - {b}": metrics[a] - metrics[b] for a, b in pairs}}
-
-
 def pooled_mean(values: Floats, counts: Floats, problems: NDArray[np.str_], *, seed: int) -> tuple[float, float, float]:
     """sum(values) / sum(counts), each (N,), with its interval over problems."""
     draws = resampled_sums(np.stack([values, counts], axis=1), problems, seed=seed)

@@ -21,9 +21,19 @@ from experiments.signals.disturbance import (
     replaced_tokens,
     unchanged_attention,
 )
-from experiments.signals.examined import Examined, differences, pooled_mean
-from oar.analysis.signals.agreement import WEIGHTS, agreement
-from oar.analysis.signals.recall import ALL, AUC, COLUMNS, OVERLAP, RECALL_FIFTH, SPEARMAN, Row, split_averages
+from experiments.signals.examined import Examined, pooled_mean
+from oar.analysis.signals.agreement import WEIGHTS, agreements
+from oar.analysis.signals.recall import (
+    ALL,
+    AUC,
+    COLUMNS,
+    OVERLAP,
+    RECALL_FIFTH,
+    SPEARMAN,
+    Row,
+    differences,
+    split_averages,
+)
 from oar.statistics.attribution import Floats, auc, recall_at_top_fifth, top_fifth, top_k_probability
 from oar.tasks.words.oracle import WORD
 
@@ -37,7 +47,7 @@ KNOCKOUT, RESAMPLED = "knockout", "resampled"
 
 
 def mask_artefacts(
-    examined: Examined, *, kinds: Mapping[str, str], pairs: Sequence[tuple[str, str]], seed: int
+    examined: Examined, *, kinds: Mapping[str, str], pairs: Sequence[Sequence[str]], seed: int
 ) -> pd.DataFrame:
     """COLUMNS. kinds: signal to its counterfactual, the reference (pad) first; a second draw is called as the first with AGAIN.
 
@@ -114,9 +124,9 @@ def completion_artefacts(
 
 def _agreement(examined: Examined, name: str, reference: str) -> pd.DataFrame:
     """Rank correlation, shared top fifth and correlation of weights, a row per completion."""
-    ours, theirs = ((examined.importance[each], examined.weights[each]) for each in (name, reference))
-    both = zip(ours[0], theirs[0], ours[1], theirs[1], strict=True)
-    return pd.DataFrame([agreement(*completion) for completion in both])[[SPEARMAN, OVERLAP, WEIGHTS]]
+    importance, weights = examined.importance, examined.weights
+    found = agreements(importance[name], importance[reference], weights[name], weights[reference])
+    return found[[SPEARMAN, OVERLAP, WEIGHTS]]
 
 
 def _disturbances(

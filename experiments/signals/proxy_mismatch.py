@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.signals.examined import Examined, differences, gap_rows
-from oar.analysis.signals.recall import COLUMNS, split_averages
+from experiments.signals.examined import Examined, gap_rows
+from oar.analysis.signals.recall import COLUMNS, differences, split_averages
 from oar.statistics.attribution import Floats, auc, spearman
 
 CORRECT_LESS_WRONG = "correct - wrong"
@@ -20,7 +20,7 @@ ERROR_WEIGHT, BEFORE_WEIGHT, AFTER_WEIGHT = "error_weight", "before_weight", "af
 SUPERVISION = "supervision_auc"  # a rank correlation with a single marked token is bounded far below 1; this is not
 
 
-def proxy_mismatch(examined: Examined, *, pairs: Sequence[tuple[str, str]], seed: int) -> pd.DataFrame:
+def proxy_mismatch(examined: Examined, *, pairs: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
     """COLUMNS: a row per split, signal and metric; the split `correct - wrong` is the gap between the two means.
 
     `n`: completions a metric is defined for. A pair (a, b) adds a signal `a - b`, taken completion by completion.

@@ -1,1 +1,1 @@
-"""What a sweep says: `python -m experiments.stability 'folders=[multirun/gating]' output_dir=results/stability`."""
+"""What a sweep says: `python -m experiments.stability 'folders=[multirun/sweep_gating]' output_dir=results/sweep_gating`."""

@@ -1,4 +1,4 @@
-"""What a sweep says: `python -m experiments.stability 'folders=[multirun/gating]' output_dir=results/stability`."""
+"""What a sweep says: `python -m experiments.stability 'folders=[multirun/sweep_gating]' output_dir=results/sweep_gating`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
-from experiments.stability.page import study_of, write_stability
+from experiments.stability.page import usual_reference, write_stability
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.config import validated
@@ -37,9 +37,8 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     gathered = gather([Path(one) for one in cfg.folders])
     keys = deciding_keys(gathered) if cfg.keys is None else cfg.keys
-    study = study_of(keys)
-    levels = compare_levels(gathered, keys, cfg.reference, usual=study.reference)
-    page = write_stability(study, gathered, levels, folder, repeat=cfg.repeat)
+    levels = compare_levels(gathered, keys, cfg.reference, usual=usual_reference(keys))
+    page = write_stability(gathered, levels, folder, repeat=cfg.repeat)
     print(f"{len(gathered.finished)} of {len(gathered.runs)} runs have finished; written to {page.parent}: {page.name}")
 
 

@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from experiments.stability.gathering import LAST, Gathered
+from experiments.stability.gathering import LAST
 from experiments.stability.levels import Levels, short
 from oar.analysis.claims.quantities import COLLAPSE_WINDOW
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, draw_forest, save_png
+from oar.analysis.reports.figures import STYLE, THICK, draw_dots, draw_lines, save_png
 from oar.evaluation.evaluate import GREEDY_METRIC, SAMPLED_METRIC
 from oar.statistics.intervals import ENDS
 
@@ -53,45 +53,42 @@ def draw_levels(levels: Levels, path: Path) -> None:
         f"difference {SAMPLED_METRIC}": f"{SAMPLED_METRIC}, difference (points)",
         f"difference {GREEDY_METRIC}": f"{GREEDY_METRIC} greedy, difference (points)",
     }
-    numbers = range(len(levels.cells))
-    lines = pd.DataFrame(levels.cells.values()).assign(
-        name=list(map(str, levels.values[0])), height=numbers, style=numbers
-    )
+    lines = pd.DataFrame(levels.cells.values()).assign(line=list(map(str, levels.values[0])))
+    lines["series"] = lines["line"]
     names = {
         title: {column: "value", **{f"{column} {end}".replace("_", " "): end for end in ENDS}}
         for column, title in panels.items()
         if column in lines  # one level has no difference
     }
-    draw_forest(
-        {title: lines.rename(columns=new) for title, new in names.items()}, path, plain=[panels[SAMPLED_METRIC]]
-    )
+    shown = {title: lines.rename(columns=new) for title, new in names.items()}
+    beside = {title: 0.0 for title in shown if title != panels[SAMPLED_METRIC]}
+    draw_dots(shown, path, beside=beside, note=THICK)
 
 
-def draw_trajectories(gathered: Gathered, levels: Levels, path: Path) -> None:
+def draw_trajectories(metrics: pd.DataFrame, runs: pd.DataFrame, levels: Levels, path: Path) -> None:
     """A row of panels per curve and a column per value of the second setting; lines are values of the first."""
-    lines = levels.values[0]
-    second = levels.values[1] if len(levels.keys) == 2 else [None]
-    names = list(CURVES)
-    down, across = (len(names), len(second)) if len(second) > 1 else (1, len(names))
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(max(10.0, 3.3 * across), 0.9 + 2.5 * down), layout="constrained")
-        panels = figure.subplots(down, across, sharey="row" if down > 1 else False, squeeze=False)
-        for number, axes in enumerate(panels.flat):
-            name = names[number // across if down > 1 else number]
-            value = second[number % across if down > 1 else 0]
-            for index, line in enumerate(lines):
-                level = (line,) if len(levels.keys) == 1 else (line, value)
-                _draw_curves(axes, gathered, levels, level, name, index)
-            at = "" if value is None else f", {short(levels.keys[1])} {value}"
-            axes.set_title(f"{CURVES[name]}{at}", loc="left", fontsize=10)
-            axes.set_xlabel("training step" if number >= across * (down - 1) else "")
-        known = {
-            label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        labels = [str(line) for line in lines if str(line) in known]
-        handles = [known[label] for label in labels]
-        figure.legend(handles, labels, title=short(levels.keys[0]), loc="outside right upper", frameon=False)
-        save_png(figure, path)
+    first, *rest = levels.keys
+    rows = metrics[metrics["step"] >= 1].sort_values("step").merge(runs[["run", "collapse_step"]], on="run")
+    panels: dict[str, pd.DataFrame] = {}
+    for name, title in CURVES.items():
+        own = rows[rows["metric"] == LAST[name]]
+        means = own.groupby("run")["value"].rolling(COLLAPSE_WINDOW, min_periods=1).mean().droplevel(0)
+        own = own.assign(value=means, series=own[first].map(str), marked=own["step"] == own["collapse_step"])
+        at = (
+            {f"{title}, {short(rest[0])} {value}": own[own[rest[0]] == value] for value in levels.values[1]}
+            if rest
+            else {}
+        )
+        panels |= at or {title: own}
+    draw_lines(
+        panels,
+        path,
+        series=list(map(str, levels.values[0])),
+        columns=len(levels.values[1]) if rest else len(CURVES),
+        size=(3.8, 2.6),
+        sharey=bool(rest),
+        legend=short(first),
+    )
 
 
 def _draw_map(axes: Axes, levels: Levels, column: str, text: Callable[[Cell], str]) -> None:
@@ -133,35 +130,3 @@ def _absent(cell: Cell, column: str) -> str:
 
 def _collapse_text(cell: Cell) -> str:
     return f"{cell['collapse_step']}\n({cell['collapsed']} of {cell['begun']} runs)"
-
-
-def _draw_curves(axes: Axes, gathered: Gathered, levels: Levels, level: tuple[Any, ...], name: str, index: int) -> None:
-    metrics = gathered.metrics
-    chosen = metrics[(metrics["metric"] == LAST[name]) & (metrics["step"] >= 1)]
-    for key, value in zip(levels.keys, level, strict=True):
-        chosen = chosen[chosen[key] == value]
-    if chosen.empty:
-        return
-    runs = chosen.pivot(index="step", columns="run", values="value").rolling(COLLAPSE_WINDOW, min_periods=1).mean()
-    lines = levels.values[0]
-    numeric = not isinstance(lines[0], str)
-    colour = mpl.colormaps[MAP](index / max(1, len(lines) - 1) * 0.9) if numeric else COLOURS[index % len(COLOURS)]
-    collapsed: dict[Any, Any] = dict(zip(gathered.runs["run"], gathered.runs["collapse_step"], strict=True))
-    for run, curve in runs.items():
-        axes.plot(curve.index, curve, color=colour, linewidth=0.6, alpha=0.5)
-        if pd.notna(collapsed[run]):
-            step = int(collapsed[run])
-            axes.plot(step, curve[step], marker="x", color="#D55E00", markersize=9, markeredgewidth=2)
-    mean = runs.dropna().mean(axis=1)
-    marker = MARKERS[index % len(MARKERS)]
-    every = (index, max(1, len(mean) // 6))
-    axes.plot(
-        mean.index,
-        mean,
-        color=colour,
-        linewidth=2,
-        marker=marker,
-        markersize=5,
-        markevery=every,
-        label=str(lines[index]),
-    )

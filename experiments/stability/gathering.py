@@ -17,6 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
+from experiments.shared.settings import flatten
 from oar.analysis.arms import METRICS as ACCURACIES
 from oar.analysis.claims.quantities import COLLAPSE_WINDOW, collapse_step
 from oar.common.errors import DataError
@@ -24,7 +25,7 @@ from oar.config.saved import saved_config
 from oar.runs.folder import Run, check_alike, read_lines, read_run
 from oar.runs.tracking import METRICS
 
-FINISHED, UNFINISHED, NOT_BEGUN = "finished", "unfinished", "not begun"
+STATES = FINISHED, UNFINISHED, NOT_BEGUN = "finished", "unfinished", "not begun"
 # Where a run writes, reports and finds its servers says nothing of what it computes.
 ELSEWHERE = ("output_dir", "resume", "allow_targets", "tracking.", "rollout.url", "rollout.host", "rollout.port")
 # column of the table of runs: metric of metrics.jsonl, of whose last COLLAPSE_WINDOW steps it is the mean
@@ -153,20 +154,13 @@ def _is_aside(folder: Path) -> bool:
 
 def _read(name: str, folder: Path, overrides: Sequence[str]) -> _Found:
     config, log = folder / "config.yaml", folder / METRICS
-    settings = _flat(OmegaConf.to_container(saved_config(config))) if config.exists() else None
+    saved: Any = OmegaConf.to_container(saved_config(config)) if config.exists() else None
+    settings = None if saved is None else flatten(saved)
     metrics = read_lines(log) if log.exists() and b"\n" in log.read_bytes() else None
     run = read_run(folder) if settings is not None and (folder / "evaluation.json").exists() else None
     if run is not None and settings is not None and run.provenance["step"] != settings["learner.steps"]:
         run = None  # evaluated once, and now going on to more steps
     return _Found(name, overrides, settings, metrics, run)
-
-
-def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """By dotted key; a list is a value."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return flat
 
 
 def _varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -7,53 +7,44 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.shared.committed_pages import read_page, replaced, write_page
 from experiments.stability.levels import Level, Levels, columns
-from experiments.stability.page import CLAIMS, accuracy_section, claims_section, draw_accuracy
+from experiments.stability.page import read_levels, write_sweep
 from oar.analysis.arms import METRICS, committed
 from oar.analysis.claims.claims import Claim, load_claims
 from oar.analysis.claims.ledger import judged
+from oar.analysis.claims.page import read_ledger
 from oar.analysis.reports.page import write_csv
 from oar.common.errors import DataError
 from oar.evaluation.evaluate import MEAN
 from oar.runs.folder import full_steps
 from oar.statistics.intervals import PERCENT
 
-NUMBERS = ["tolerance", "value", "low", "high", "problems"]  # the other columns of claims.csv are text
-
 
 def judge_sweep(folder: Path, provenance: Mapping[str, Any]) -> None:
-    """levels.csv, claims.csv, the picture of the levels, and the parts of the page that show accuracies and verdicts."""
-    runs, table = pd.read_csv(folder / "runs.csv"), pd.read_csv(folder / "levels.csv")
-    keys = list(table.columns[: table.columns.get_loc("runs")])
-    levels = _levels(table.drop(columns=keys).set_axis(pd.MultiIndex.from_frame(table[keys])), keys, runs)
-    text = replaced(read_page(folder), "## Accuracy\n\n", accuracy_section(levels))
-    stated = folder / "claims.csv"
-    if stated.exists():
-        known = {one.id: one for one in load_claims()}
-        ledger = pd.read_csv(stated, dtype=str, keep_default_na=False)
-        ledger[NUMBERS] = ledger[NUMBERS].apply(pd.to_numeric)
-        rows = [_judged(row, known[row["claim_id"]], levels) for row in ledger.to_dict("records")]
-        ledger = pd.DataFrame(rows)[ledger.columns].astype({"problems": "Int64"})
-        text = replaced(text, f"## {CLAIMS}\n\n", claims_section(ledger))
-        write_csv(ledger, stated)
+    """levels.csv and claims.csv, then all that is made of the tables."""
+    about = provenance["sweep"]
+    levels = _levels(read_levels(folder, about), pd.read_csv(folder / "runs.csv"))
     write_csv(levels.table.reset_index(), folder / "levels.csv")
-    draw_accuracy(levels, folder)
-    write_page(folder, text, provenance)
+    if about["claims"]:
+        known = {one.id: one for one in load_claims()}
+        ledger = read_ledger(folder / "claims.csv")
+        rows = [_judged(row, known[row["claim_id"]], levels) for row in ledger.to_dict("records")]
+        write_csv(pd.DataFrame(rows)[ledger.columns].astype({"problems": "Int64"}), folder / "claims.csv")
+    write_sweep(folder, provenance)
 
 
-def _levels(table: pd.DataFrame, keys: list[str], runs: pd.DataFrame) -> Levels:
-    (reference,) = table.index[table[f"difference {METRICS[0]}"].isna() & (table["finished"] > 0)]
+def _levels(found: Levels, runs: pd.DataFrame) -> Levels:
     rows = []
-    for level, found in zip(table.index, table.to_dict("records"), strict=True):
-        row: dict[Any, Any] = dict(found)
+    for level, before in zip(found.table.index, found.table.to_dict("records"), strict=True):
+        row: dict[Any, Any] = dict(before)
         for metric in METRICS:
-            own, other = (_by_seed(runs, keys, one, f"{metric} {MEAN}") for one in (level, reference))
+            own, other = (_by_seed(runs, found.keys, one, f"{metric} {MEAN}") for one in (level, found.reference))
             row |= _columns(metric, row, own, (0.0, PERCENT))
-            if level != reference:
+            if level != found.reference:
                 row |= _columns(f"difference {metric}", row, (own - other).dropna(), (-PERCENT, PERCENT))
         rows.append(row)
-    return Levels(keys, reference, pd.DataFrame(rows, index=table.index).astype({"collapse_step": "Int64"}))
+    table = pd.DataFrame(rows, index=found.table.index).astype({"collapse_step": "Int64"})
+    return Levels(found.keys, found.reference, table)
 
 
 def _by_seed(runs: pd.DataFrame, keys: list[str], level: Level, column: str) -> "pd.Series[float]":

@@ -5,7 +5,7 @@ need is made once: its folder in `work_dir` is named by what it computes.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.study.page import write_results
-from oar.analysis.reports.page import StudyPage
 from oar.command_line.entry import entry
 from oar.command_line.overrides import key_of, overrides_of_runs
 from oar.common.errors import ConfigError
 from oar.common.provenance import config_hash
 from oar.config import TrainConfig, validated
+from oar.config.checks import Positive
 from oar.config.composed import composed_run
 from oar.launch.pool import Job, joint_provenance, run_missing
 from oar.runs.folder import read_run
@@ -37,18 +37,15 @@ class StudyConfig(TrainConfig):
     reference: str
     arms: dict[str, list[str]]
     conditions: dict[str, list[str]]
-    seeds: int
+    seeds: Positive
     overrides: list[str]
     credit: bool
     mistakes: bool
-    parallel_runs: int
+    parallel_runs: Positive
     work_dir: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("seeds", "parallel_runs"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} must be 1 or more, but is {getattr(self, key)}.")
         if self.reference not in self.arms or len(self.arms) < 2:
             raise ConfigError(
                 f"arms must hold the reference {self.reference!r} and one more, but are {list(self.arms)}."
@@ -66,8 +63,7 @@ def main(config: DictConfig) -> None:
     jobs = plan(cfg)
     run_missing(jobs, Path(cfg.work_dir), cfg.parallel_runs)
     runs = [read_run(job.folder, arm=job.arm, condition=job.condition) for job in jobs]
-    about = described(cfg, jobs, provenance=joint_provenance(jobs, cfg.parallel_runs))
-    page = write_results(about, runs, folder, reference=cfg.reference, credit=cfg.credit, mistakes=cfg.mistakes)
+    page = write_results(described(cfg, jobs), runs, folder, joint_provenance(jobs, cfg.parallel_runs))
     print(page.read_text())
     print(f"written to {folder}")
 
@@ -114,33 +110,18 @@ def _folder_name(settings: TrainConfig) -> str:
     return f"{settings.method.name}-seed{settings.seed}-{computes[:12]}"
 
 
-def described(cfg: StudyConfig, jobs: Sequence[Job], *, provenance: Mapping[str, object]) -> StudyPage:
-    """The page of the study, as far as it does not depend on what was measured."""
-    changed = HydraConfig.get().overrides.task
-    steps = sorted({job.settings.learner.steps for job in jobs})
+def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
+    """What the page says and no table holds, JSON-ready; seconds of steps are added when they are known."""
+    told = ("name", "title", "question", "paper", "ran", "reference", "arms", "conditions", "overrides")
+    switches = ("seeds", "credit", "mistakes")
     evaluation = jobs[0].settings.evaluation
-    conditions = "; ".join(
-        f"`{name}`: {' '.join(how) or 'the embedded default'}" for name, how in cfg.conditions.items()
-    )
-    arms = "; ".join(f"`{name}`: {' '.join(how)}" for name, how in cfg.arms.items())
-    problems = "all" if evaluation.final_problems is None else str(evaluation.final_problems)
-    ran = (
-        f"{len(jobs)} runs of {' or '.join(map(str, steps))} steps, {cfg.seeds} training seeds for every arm under every "
-        f"condition, each with its own vLLM engine and learner; {problems} held-out problems of every tier, "
-        f"{evaluation.k} samples each and one greedy. Conditions: {conditions}. Arms: {arms}. "
-        f"For all runs: {' '.join(cfg.overrides)}.\n\n{cfg.ran}"
-    )
-    return StudyPage(
-        name=cfg.name,
-        title=cfg.title,
-        question=cfg.question,
-        paper=cfg.paper,
-        ran=ran.strip(),
-        measured="",
-        pictures={},
-        repeat=shlex.join(["python", "-m", "experiments.study", *changed]),
-        provenance=provenance,
-    )
+    return {key: getattr(cfg, key) for key in (*told, *switches)} | {
+        "runs": len(jobs),
+        "steps": sorted({job.settings.learner.steps for job in jobs}),
+        "problems": "all" if evaluation.final_problems is None else evaluation.final_problems,
+        "k": evaluation.k,
+        "repeat": shlex.join(["python", "-m", "experiments.study", *HydraConfig.get().overrides.task]),
+    }
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.page import table_lines, with_error
+from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, draw_lines, save_png
+from oar.analysis.reports.page import with_error
 from oar.common.errors import DataError
 from oar.runs.folder import Run
 from oar.runs.tracking import SAMPLES
@@ -33,9 +33,6 @@ QUANTITIES = {
     "last_fifth": "share of the weight in the last fifth of the reasoning (uniform: 0.2)",
     "causal_weight": "mean weight of causal tokens (uniform: 1)",
 }
-READING = """Of the completions that the runs kept, those with an answer and an advantage; a value is the mean over a step's
-completions, then over seeds, ± the standard error over seeds. *First* and *last* are the first and the last step that completions
-were kept of. Credit concentrates where ESS ratio and entropy of the weights fall and the top fifth's share rises."""
 
 
 def weight_quantities(weights: NDArray[np.float64], causal: Sequence[int]) -> dict[str, float]:
@@ -96,9 +93,9 @@ def _kept_weights(run: Run) -> Iterator[tuple[int, NDArray[np.float64], Sequence
             yield int(row["step"]), weights, row["marks"].get("causal", [])
 
 
-def credit_section(table: pd.DataFrame) -> str:
-    """Markdown: each quantity of each arm at the first and the last logged step, and the change, paired by seed."""
-    lines = []
+def credit_changes(table: pd.DataFrame) -> list[list[object]]:
+    """Cells: each quantity of each arm at the first and the last logged step, the change, paired by seed, and these steps."""
+    lines: list[list[object]] = []
     for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
         for name, title in QUANTITIES.items():
             by_seed = own[own["quantity"] == name].pivot(index="seed", columns="step", values="value").dropna(axis=1)
@@ -107,33 +104,18 @@ def credit_section(table: pd.DataFrame) -> str:
             first, last = by_seed[by_seed.columns[0]], by_seed[by_seed.columns[-1]]
             forms = ((first, ".3f"), (last, ".3f"), (last - first, "+.3f"))
             cells = [with_error(*mean_and_standard_error(values), form) for values, form in forms]
-            lines.append([str(condition), f"`{arm}`", title, *cells, f"{by_seed.columns[0]}, {by_seed.columns[-1]}"])
-    header = ["condition", "arm", "quantity", "first", "last", "change", "steps"]
-    return "\n\n".join(["## Does credit concentrate?", READING, table_lines(header, lines)])
+            lines.append([condition, f"`{arm}`", title, *cells, f"{by_seed.columns[0]}, {by_seed.columns[-1]}"])
+    return lines
 
 
 def draw_credit(table: pd.DataFrame, path: Path) -> None:
     """A panel per quantity, a line per arm over the steps: the mean over seeds, seeds themselves thin."""
-    arms = list(table["arm"].unique())
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(12, 6.4), layout="constrained")
-        panels = list(figure.subplots(2, 4).flat)
-        for axes, (name, title) in zip(panels, QUANTITIES.items(), strict=False):
-            for index, arm in enumerate(arms):
-                own = table[(table["quantity"] == name) & (table["arm"] == arm)]
-                style = {"color": COLOURS[(index + 1) % len(COLOURS)]}
-                for _, of in own.groupby(["condition", "seed"]):
-                    axes.plot(of["step"], of["value"], linewidth=0.6, alpha=0.4, **style)
-                mean = own.groupby("step")["value"].mean()
-                marker = MARKERS[(index + 1) % len(MARKERS)]
-                axes.plot(mean.index, mean, linewidth=2, marker=marker, markersize=5, label=arm, **style)
-            axes.set_title(textwrap.fill(title.split(" (")[0], 34), fontsize=9)
-            axes.set_xlabel("training step", fontsize=9)
-        for axes in panels[len(QUANTITIES) :]:
-            axes.set_visible(False)
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower right", ncols=len(arms), frameon=False)
-        save_png(figure, path)
+    arms = ["", *table["arm"].unique()]  # the first colour is the reference's, whose weights are all alike
+    rows = table.assign(series=table["arm"], run=table["condition"] + table["seed"].astype(str) + table["arm"])
+    panels = {
+        textwrap.fill(title.split(" (")[0], 34): rows[rows["quantity"] == name] for name, title in QUANTITIES.items()
+    }
+    draw_lines(panels, path, series=arms, columns=4, size=(3.2, 3.2))
 
 
 def draw_profile(table: pd.DataFrame, path: Path) -> None:

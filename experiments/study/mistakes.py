@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from oar.analysis.reports.figures import COLOURS, STYLE, save_png
-from oar.analysis.reports.page import table_lines, with_error
+from oar.analysis.reports.page import with_error
 from oar.common.errors import DataError
 from oar.evaluation.evaluate import SAMPLED_METRIC
 from oar.runs.folder import Run
@@ -23,10 +23,6 @@ from oar.tasks.words import MISTAKES, evaluation_set, mistake, tier_named, writt
 
 RIGHT = "right"
 WRITTEN_OUT = "written out"
-READING = """Of the held-out completions at temperature 1, percent, mean of the tiers, ± the standard error over seeds. A wrong
-completion counts under its first departure from the problem's computation, so these shares add up to 100:
-{kinds}. *All results written out*: of all completions, those in which no equation lacks its result; demonstrations leave
-out the last one of every second."""
 
 
 def mistakes_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -76,17 +72,15 @@ def _final_problems(benchmark: str, count: int) -> dict[str, Problem]:
     return {each.problem.id: each.problem for each in held_out}
 
 
-def mistakes_section(table: pd.DataFrame) -> str:
-    """Markdown: the share of each kind, a line per condition and arm."""
+def mistakes_shares(table: pd.DataFrame) -> list[list[str]]:
+    """Cells: the share of RIGHT, of each kind of MISTAKES and of WRITTEN_OUT, a line per condition and arm."""
     lines = []
     for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
         by_seed = own.pivot(index="seed", columns="kind", values="share").fillna(0.0)
         by_seed = by_seed.reindex(columns=[RIGHT, *MISTAKES, WRITTEN_OUT], fill_value=0.0)
         shares = [with_error(*mean_and_standard_error(by_seed[kind])) for kind in by_seed]
         lines.append([str(condition), f"`{arm}`", *shares])
-    kinds = "; ".join(f"*{kind}*: {meaning}" for kind, meaning in MISTAKES.items())
-    header = ["condition", "arm", RIGHT, *MISTAKES, "all results written out"]
-    return "\n\n".join(["## What goes wrong?", READING.format(kinds=kinds), table_lines(header, lines)])
+    return lines
 
 
 def draw_mistakes(table: pd.DataFrame, path: Path) -> None:

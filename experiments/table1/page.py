@@ -5,7 +5,6 @@ claim ledger), `table1.md`, `table1.png`, `curves.png` and `provenance.json`. Wh
 own and never enters our numbers.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +17,23 @@ from oar.analysis.claims.claims import REFERENCE, load_claims
 from oar.analysis.claims.ledger import ledger
 from oar.analysis.claims.page import claims_section
 from oar.analysis.reports.differences import differences_from_grpo, differences_section
-from oar.analysis.reports.figures import draw_curves, draw_table1, with_sampling
+from oar.analysis.reports.figures import draw_curves, draw_dots, with_sampling
 from oar.analysis.reports.methods import BASE, GRPO, label, method_order
-from oar.analysis.reports.page import table_lines, with_error, write_csv
+from oar.analysis.reports.page import records, table_lines, with_error, write_csv, write_page
 from oar.common.errors import DataError
-from oar.common.files import atomic_path, write_text_atomic
+from oar.common.files import atomic_path
 from oar.evaluation.evaluate import MEAN, METRICS
 from oar.evaluation.graded import RIGHT
 from oar.runs.folder import Run, full_steps, read_run, step_seconds
 from oar.statistics.intervals import mean_and_standard_error
 
+TEMPLATE = Path(__file__).with_name("page.md.j2")
 COLUMNS = ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
 SCORES = "scores.parquet"  # of all runs: their samples.parquet are too large to be committed
 KEYS = ["method", "seed", "benchmark", "metric"]
 
 
-def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance: Mapping[str, object]) -> None:
+def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance: Mapping[str, Any]) -> None:
     """Write the eight files into `folder`, each atomically; `scores.parquet` only where a run holds scores of single problems.
 
     `cells`: the method and the folder of each finished run; `provenance`: oar.common.provenance.collect_provenance. Scores of
@@ -42,25 +42,33 @@ def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance:
     """
     # Everything is read before anything is written: an unfinished cell leaves the last table as it was.
     runs = sorted(read_cells(cells, folder / SCORES), key=lambda run: (method_order(run.arm), run.seed))
-    labels = {run.arm: label(run.arm) for run in runs}
+    methods = list(dict.fromkeys(run.arm for run in runs))
     scores, problems, trained = read_scores(runs), problems_of(runs), [run for run in runs if run.arm != BASE]
-    curves = [(run.arm, run.metrics) for run in trained]
     compared = differences_from_grpo(runs, scores["metric"].unique().tolist())
     claims = ledger(load_claims(), trained, full_steps())
     paper = pd.read_csv(REFERENCE / "paper.csv", dtype=str, keep_default_na=False)  # 1.0 stays 1.0, a blank stays blank
-    text = markdown(runs, scores, compared, paper, claims, provenance)
+    curves, overhead = [(run.arm, run.metrics) for run in trained], _overhead(runs)
     write_csv(scores[COLUMNS], folder / "table1.csv")
     write_csv(compared, folder / "differences.csv")
     if len(problems):
         with atomic_path(folder / SCORES) as path:
             problems.to_parquet(path, index=False, compression="zstd")
     write_csv(claims, folder / "claims.csv")
-    write_text_atomic(folder / "table1.md", text)
-    draw_table1(scores, labels, folder / "table1.png")
-    draw_curves(curves, labels, folder / "curves.png")
+    draw_table1(scores, methods, folder / "table1.png")
+    draw_curves(curves, methods, folder / "curves.png")
     made = [{"method": run.arm, "seed": run.seed, "seconds": run.provenance["seconds"]} for run in runs]
-    write_text_atomic(
-        folder / "provenance.json", json.dumps({**provenance, "cells": made}, indent=2, allow_nan=False) + "\n"
+    profile = runs[0].settings.profile
+    of_metrics = [(title, scores[scores["metric"] == metric]) for metric, title in METRICS.items()]
+    write_page(
+        folder / "table1.md",
+        TEMPLATE,
+        {**provenance, "cells": made},
+        profile=profile,
+        metrics=[_scored(title, rows, overhead) for title, rows in of_metrics if len(rows)],
+        differences=differences_section(compared) if len(compared) else "",
+        seconds={method: [f"{one['seconds']:.0f}" for one in made if one["method"] == method] for method in methods},
+        paper=paper,
+        claims=claims_section(claims, profile),
     )
 
 
@@ -136,38 +144,33 @@ def read_scores(runs: Sequence[Run]) -> pd.DataFrame:
     return scores
 
 
-def markdown(
-    runs: Sequence[Run],
-    scores: pd.DataFrame,
-    compared: pd.DataFrame,
-    paper: pd.DataFrame,
-    claims: pd.DataFrame,
-    provenance: Mapping[str, object],
-) -> str:
-    """The text of table1.md."""
-    profile = runs[0].settings.profile
-    parts = [
-        "# Table 1",
-        f"Profile `{profile}`, measured by this code. Percentages; a cell is the mean ± its standard error "
-        "over n training seeds (one seed has no standard error). Differences are paired by seed: the standard error is "
-        "that of the per-seed differences. Overhead: median seconds of a training step, relative to GRPO.",
-    ]
-    overhead = _overhead(runs)
-    for metric, title in METRICS.items():
-        rows = scores[scores["metric"] == metric]
-        if not rows.empty:
-            problems = rows[rows["benchmark"] != MEAN].drop_duplicates("benchmark")
-            several = problems["k"].nunique() > 1
-            counts = ", ".join(
-                f"{row.benchmark} {row.n}{f' (k = {row.k})' if several else ''}" for row in problems.itertuples()
-            )
-            parts += [f"## {with_sampling(title, rows)}", f"Problems: {counts}.", _score_table(rows, overhead)]
-    if len(compared):
-        parts.append(differences_section(compared))
-    parts.append("![accuracy by benchmark](table1.png)\n\n![learning curves](curves.png)")
-    parts += ["## Provenance", _provenance_table(runs, provenance), *_paper_section(paper)]
-    parts.append(claims_section(claims, profile))
-    return "\n\n".join(parts) + "\n"
+def draw_table1(scores: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
+    """A panel per metric, a line per benchmark: the mean of each method and its standard error over seeds."""
+    groups = scores.groupby(["metric", "benchmark", "method"], sort=False)["value"]
+    means = groups.agg(["mean", "sem"]).reset_index().rename(columns={"benchmark": "line", "method": "series"})
+    error = means["sem"].fillna(0.0)  # one seed: no bar
+    means = means.assign(value=means["mean"], low=means["mean"] - error, high=means["mean"] + error)
+    panels = {
+        with_sampling(title, scores[scores["metric"] == metric]): means[means["metric"] == metric]
+        for metric, title in METRICS.items()
+        if metric in set(scores["metric"])
+    }
+    seeds = scores.groupby("method")["seed"].nunique()
+    count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+    bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
+    note = f"Profile {scores['profile'].iloc[0]}, seeds per method: {count}{bars}"
+    draw_dots(panels, path, series=methods, xlabel="correct (%)", note=note)
+
+
+def _scored(title: str, rows: pd.DataFrame, overhead: Mapping[str, str]) -> dict[str, Any]:
+    """What the page says of one metric."""
+    problems = rows[rows["benchmark"] != MEAN].drop_duplicates("benchmark")
+    return {
+        "title": with_sampling(title, rows),
+        "problems": records(problems),
+        "several": problems["k"].nunique() > 1,
+        "scores": _score_table(rows, overhead),
+    }
 
 
 def _score_table(rows: pd.DataFrame, overhead: Mapping[str, str]) -> str:
@@ -202,28 +205,3 @@ def _overhead(runs: Sequence[Run]) -> dict[str, str]:
         ratio = f"{seconds / medians[GRPO]:.2f}x " if GRPO in medians else ""
         text[method] = f"{ratio}({seconds:.2f} s/step)"
     return text
-
-
-def _provenance_table(runs: Sequence[Run], provenance: Mapping[str, object]) -> str:
-    rows = []
-    for name, value in provenance.items():
-        content = (
-            ", ".join(f"{k} {v}" for k, v in value.items() if v is not None) if isinstance(value, Mapping) else value
-        )
-        rows.append([name, "" if content is None else str(content).replace("|", "\\|").replace("\n", " ")])
-    for method in dict.fromkeys(run.arm for run in runs):
-        seconds = [f"{run.provenance['seconds']:.0f}" for run in runs if run.arm == method]
-        rows.append([f"seconds of {label(method)}, by seed", ", ".join(seconds)])
-    return table_lines(["", ""], rows)
-
-
-def _paper_section(paper: pd.DataFrame) -> list[str]:
-    source = "; ".join(paper["source"].unique())
-    return [
-        "---",
-        "# What the paper reports (not measured here)",
-        f"Source: {source}. Copied for comparison; a blank is a value we do not hold. The tiers `words1` ... `words5` "
-        "of the embedded profile are generated word problems for a 0.5 M parameter model, not these benchmarks: the "
-        "two tables cannot be compared number by number.",
-        table_lines([*paper.columns.drop("source")], paper.drop(columns="source").to_numpy().tolist()),
-    ]

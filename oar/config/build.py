@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oar.common.errors import ConfigError, OarError, did_you_mean
+from oar.config.checks import check_bounds
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig, ListConfig
@@ -44,7 +45,9 @@ def validated(config: "DictConfig | ListConfig", schema: type[Settings]) -> Sett
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), config))
+        merged = OmegaConf.merge(OmegaConf.structured(schema), config)
+        check_bounds(schema, merged)  # first: a schema's own checks may count on them
+        settings = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]
         key = f" ({error.full_key})" if getattr(error, "full_key", None) else ""

@@ -1,6 +1,19 @@
 """A value that is out of range is one sentence with its key."""
 
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
 from oar.common.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Stands in the type of a field (`Annotated[int, AtLeast(2)]`); `oar.config.validated` refuses smaller values."""
+
+    least: float
+
+
+Positive = Annotated[int, AtLeast(1)]
 
 
 def require(ok: bool, key: str, expected: str, came: object) -> None:
@@ -12,3 +25,13 @@ def require(ok: bool, key: str, expected: str, came: object) -> None:
 def one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises ConfigError where `value` is none of `choices`."""
     require(value in choices, key, "one of " + ", ".join(choices), value)
+
+
+def check_bounds(schema: type, values: Any) -> None:
+    """Raises ConfigError where one of `values` (OmegaConf's, by key) is below the bound in the type of its field.
+
+    Groups within a schema are not looked at: their dataclasses have checks of their own.
+    """
+    for key, kind in get_type_hints(schema, include_extras=True).items():
+        for bound in getattr(kind, "__metadata__", ()):
+            require(values[key] >= bound.least, key, f"{bound.least:g} or more", values[key])

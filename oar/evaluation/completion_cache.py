@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from oar.common.cache import kept_path
 from oar.common.errors import ConfigError, DataError, OarError
-from oar.common.provenance import config_hash
 from oar.config.evaluation import Sampling
 from oar.evaluation.draw import Completion, Source, problem_seeds
 from oar.tasks.problem import Problem
@@ -67,7 +67,7 @@ class Kept:
             "sampling": asdict(sampling),
             "seed": seed,
         }
-        return self.folder / f"{benchmark}-{config_hash(made_of)[:12]}.jsonl"
+        return kept_path(self.folder, benchmark, made_of, ".jsonl")
 
 
 def read_groups(path: Path, problems: int, n: int) -> dict[int, list[Completion]]:

@@ -75,7 +75,7 @@ def three_seeds(folder: Path) -> list[Path]:
 def table1(folders: list[Path], out: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """Table 1's own difference of OAR-P from GRPO, and its claim about the same."""
     cells = [(one.name.split("-seed")[0], one) for one in folders]
-    provenance = {"config_hash": "abc", "git_commit": None, "versions": {}}
+    provenance = {"command": "x", "config_hash": "abc", "git_commit": None, "versions": {}}
     write_table1(cells, out, provenance=provenance)
     claims = pd.read_csv(out / "claims.csv").set_index(["claim_id", "metric"])
     return row(pd.read_csv(out / "differences.csv")), claims.loc[("average, OAR-P over GRPO", "avg@k")]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.report.page import Section
 from oar.analysis.reports.differences import DIFFERENCES
-from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN, StudyPage, write_study
+from oar.analysis.reports.page import CLOSED, OPENED, PAGE, UNWRITTEN, write_page
 
 ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> {{ made }}"
 CONCLUSION = "Boost **alone** is enough."
@@ -18,8 +18,10 @@ PROVENANCE = {
     "started": "2026-01-02T03:04:05+00:00",
 }
 SECTIONS = [
-    Section("Which tokens?", {"inspector": "Token by token?", "recall": "Which signal?", "error_location": "Where?"}),
-    Section("Does it matter?", {"embedded": "Told apart?", "gating": "What does the gate do?"}),
+    Section(
+        "Which tokens?", {"inspect_credit": "Token by token?", "recall": "Which signal?", "error_location": "Where?"}
+    ),
+    Section("Does it matter?", {"table1": "Told apart?", "gating": "What does the gate do?"}),
 ]
 RECALL = """# Oracle recall
 
@@ -88,14 +90,14 @@ def make_results(results: Path) -> Path:
     recall_table().to_csv(recall / "recall.csv", index=False)
     for name in ("recall.png", "second.png", "unnamed.png"):
         (recall / name).touch()
-    embedded = write_folder(results / "embedded", TABLE1, PROVENANCE | {"command": ATTACK})
+    table1 = write_folder(results / "table1", TABLE1, PROVENANCE | {"command": ATTACK})
     pd.DataFrame(
         [
             difference("oar_g", "method", "avg@k", -1.54, -2.1, -0.7),
             difference("oar_p", "method", "avg@k", -0.46, -1.2, 0.3),
             difference("shuffled", "control", "avg@k", 1.25, 0.4, 2.2),
         ]
-    ).to_csv(embedded / "differences.csv", index=False)
+    ).to_csv(table1 / "differences.csv", index=False)
     claims = {
         "paper_claim": [f"A > B {ATTACK}", "C is 5"],
         "verdict": ["not reproduced", "not run"],
@@ -104,18 +106,18 @@ def make_results(results: Path) -> Path:
     }
     pd.DataFrame(
         claims | {"value": [-1.5, None], "low": [-2.0, None], "high": [-1.0, None], "seeds": ["1, 2", None]}
-    ).to_csv(embedded / "claims.csv", index=False)
+    ).to_csv(table1 / "claims.csv", index=False)
     gating = results / "gating"
     gating.mkdir()
     (gating / "gating.png").touch()
     pd.DataFrame({"a": [1]}).to_parquet(gating / "gating.parquet")
     measured = "| gate | accuracy |\n| --- | --- |\n| both | 60.1 |"
-    words = ("What does the gate do?", "That both are needed.", "Everything.", measured)
-    write_study(StudyPage("gating", "The gate", *words, {"gating.png": "frontier"}, "make x", PROVENANCE), gating)
-    page = gating / "gating.md"
+    said = {"title": "The gate", "question": "What does it do?", "paper": "That both are needed.", "ran": "Everything."}
+    pictures = {"gating.png": "frontier"}
+    page = write_page(gating / "gating.md", PAGE, PROVENANCE, **said, measured=measured, pictures=pictures)
     page.write_text(page.read_text().replace(UNWRITTEN, CONCLUSION))
-    (results / "inspector").mkdir()
-    (results / "inspector" / "step_000001.html").touch()
+    (results / "inspect_credit").mkdir()
+    (results / "inspect_credit" / "step_000001.html").touch()
     (results / "reference").mkdir()
     write_folder(
         results / "odd_one",

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -103,3 +104,38 @@ def describe_run(folder: Path, method: str, seed: int, *, data: object, **settin
 def write_lines(path: Path, lines: Sequence[Mapping[str, float]]) -> None:
     """JSON lines of the steps from 1 on."""
     path.write_text("".join(json.dumps({"step": step, **line}) + "\n" for step, line in enumerate(lines, start=1)))
+
+
+def numbered_run(folder: Path, number: int, method: str, seed: int, scores: Scores, **settings: Any) -> Path:
+    """A run in the numbered folder that a multirun gives it."""
+    return make_run(folder / ".aside", method, seed, scores, **settings).rename(folder / str(number))
+
+
+def toy_study(**switches: bool) -> dict[str, Any]:
+    """What the page of a study says and no table holds; `credit` and `mistakes` are part of it where they are switched on."""
+    return {
+        **{
+            "name": "toy",
+            "title": "Toy",
+            "question": "Why?",
+            "paper": "Nothing.",
+            "ran": "Briefly.",
+            "repeat": "python -m x",
+        },
+        **{
+            "reference": "grpo",
+            "arms": {"grpo": ["method=grpo"], "oar_g": ["method=oar_g"]},
+            "conditions": {"default": []},
+        },
+        **{
+            "overrides": [],
+            "seeds": 3,
+            "runs": 6,
+            "steps": [4],
+            "problems": "all",
+            "k": 4,
+            "credit": False,
+            "mistakes": False,
+        },
+        **switches,
+    }

@@ -2,40 +2,39 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hydra import initialize_config_dir
-from rich.progress import Progress
 
 from experiments.bench_importance import __main__ as bench_importance
 from experiments.bench_importance.__main__ import step_of_each
-from experiments.bench_importance.plan import Bench, BenchConfig
-from experiments.shared.peak_memory import peak_memory
-from experiments.shared.updates import (
+from experiments.bench_importance.update import (
     PlainImportance,
     Synthetic,
-    counted_tokens,
-    in_fresh_process,
     measure_memory,
     measure_seconds,
     timed_rounds,
 )
-from oar.common.errors import ConfigError, OarError
+from experiments.shared.counted_tokens import counted_tokens
+from experiments.shared.fresh_process import in_fresh_process
+from experiments.shared.made_up import made_up_model
+from experiments.shared.peak_memory import peak_memory
+from oar.common.clock import Clock
+from oar.common.errors import OarError
 from oar.config import TrainConfig, validated
-from oar.config.composed import composed_run
 from oar.learner.credit import given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
-from tests.config.test_config import CONF, composed
-from tests.models import tiny_model
+from oar.method.probes import AnswerMeanProbe
+from tests.config.test_config import composed
+from tests.experiments.measurements import prepared
+from tests.models import MARKER, credit_inputs, random_batch, tiny_model
+from tests.plain_oar_p import naive_oar_p
 
 ARCHITECTURE = {
     "hidden_size": 32,
@@ -65,79 +64,12 @@ CASE = Synthetic(
 REASONING, TAIL, ROW = 16, 2, 25
 
 
-@pytest.fixture(autouse=True, scope="module")
-def composed_once() -> Iterator[None]:
-    """Hydra takes most of a second for each of two dozen variants, and nearly every test has the same ones."""
-    kept = cache(lambda *overrides: composed_run(overrides))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.bench_importance.plan.composed_run", lambda overrides: kept(*overrides))
-        yield
-
-
-def bench(folder: Path, *overrides: str) -> Bench:
-    cfg = validated(composed(*overrides, name="bench_importance"), BenchConfig)
-    with initialize_config_dir(str(CONF), version_base=None):
-        return Bench(cfg, folder, Progress())
-
-
-# The configuration.
-
-
-@pytest.mark.usefixtures("on_cpu")
-def test_the_default_measures_what_the_eight_numbers_need(tmp_path: Path) -> None:
-    found = bench(tmp_path)
-    assert set(found.candidates()) == {
-        name for name in found.variants if name.startswith(("window", "routes", "budget"))
-    }
-    assert found.estimators["window8"] == PerturbationImportance(window=8)
-    assert found.estimators["window8_budget16"] == PerturbationImportance(window=8, budget=16)
-    assert {(case.size, case.length) for case in found.synthetic_cases()} == {
-        (size, length) for size in ("embedded", "half_billion_shape") for length in (64, 256, 1024)
-    }
-    assert all(variant.probe.name == "as_mean" for variant in found.variants.values())
-    # The made-up small model is the embedded one.
-    teach, made_up = found.settings.model.teach, found.grid.sizes["embedded"].architecture
-    assert made_up["num_hidden_layers"] == teach["num_layers"]
-    assert made_up["num_attention_heads"] == teach["num_heads"]
-    for key in ("hidden_size", "intermediate_size", "num_key_value_heads", "rope_theta", "initializer_range"):
-        assert made_up[key] == teach[key]
-
-
-def test_the_grid_bounds_the_forwards_of_every_method(tmp_path: Path) -> None:
-    methods = bench(tmp_path, "grid=gpu").synthetic_methods()
-    assert methods["oar_p"] == PerturbationImportance(max_tokens_per_forward=32768)
-    assert methods["plain"] == PlainImportance(32768)
-    assert methods["grpo"] == UniformImportance()
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("rounds=0", "rounds must be 1 or more"),
-        ("parts=[speed]", "parts must be some of synthetic, embedded, steps"),
-        ("parts=[steps]", "steps without embedded"),
-        ("~variants.oar_gn", "variants must name oar_gn"),
-        ("+variants.plain=['method=oar_p']", "must not name plain"),
-        ("step_methods=[oar_p]", "step_methods must be names of variants, grpo among them"),
-        ("synthetic_methods=[grpo,oar_p,window8,best]", "synthetic_methods must be names"),
-        ("grid=tpu", "grid must be one of auto, cpu, gpu"),
-        ("+grids.cpu.sizes.embedded.lengths={4:1}", "lengths of 5 or more"),
-        ("+variants.new=['method=best']", "cannot be composed with .*method=best"),
-        ("+variants.new=['method=oar_p','method.estimator.window=-1']", "window must be 0 or more"),
-    ],
-)
-def test_bad_values_are_refused(override: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        bench(tmp_path, override)
-    assert str(caught.value).count("\n") == 0
-
-
 # One update.
 
 
 def test_the_update_is_the_learners() -> None:
     update = CASE.update({})
-    data = update.run(UniformImportance())
+    data = update.run(UniformImportance(), Clock())
     measured = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
 
     update.model.zero_grad(set_to_none=True)
@@ -156,16 +88,17 @@ def test_the_update_is_the_learners() -> None:
     assert gradient.abs().max() > 1e-3
     assert torch.allclose(measured, gradient, atol=1e-6)
     # With credit it is another one.
-    update.run(PerturbationImportance())
+    update.run(PerturbationImportance(), Clock())
     weighted = torch.cat([parameter.grad.flatten() for parameter in update.model.parameters()])
     assert (weighted - gradient).abs().max() > 1e-4
 
 
 def test_plain_is_the_same_signal() -> None:
-    update = CASE.update({})
-    exact, plain = (update.run(how).token_importance for how in (PerturbationImportance(), PlainImportance(100)))
-    assert exact.max() > 1e-3
-    assert torch.allclose(exact, plain, atol=1e-5)
+    given = credit_inputs(random_batch(8), AnswerMeanProbe())
+    naive = naive_oar_p(given.model, given.batch, "as_mean", MARKER)
+    found = PlainImportance(3 * given.batch.input_ids.shape[1])(given)
+    torch.testing.assert_close(found, naive, rtol=1e-4, atol=1e-6)
+    assert found.max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -182,11 +115,10 @@ def test_plain_is_the_same_signal() -> None:
 def test_every_token_is_counted_once(estimator: Any, tokens: int) -> None:
     update = CASE.update({})
     with counted_tokens(update.model) as count:
-        update.run(estimator)
-    assert sum(count) == 3 * ROW + tokens
-    before = len(count)
-    update.run(estimator)
-    assert len(count) == before, "counts on after the block"
+        update.run(estimator, Clock())
+    assert count.forward == (before := 3 * ROW + tokens)
+    update.run(estimator, Clock())
+    assert count.forward == before, "counts on after the block"
 
 
 @dataclass
@@ -261,10 +193,10 @@ def test_a_peak_is_seen_though_it_is_over_and_then_forgotten() -> None:
 def test_what_is_counted_is_what_torch_takes(tmp_path: Path) -> None:
     """torch's profiler notes each piece that the allocator gives and takes back, those inside a kernel as well."""
     update = CASE.update({})
-    update.run(PerturbationImportance())
+    update.run(PerturbationImportance(), Clock())
     update.model.zero_grad(set_to_none=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        update.run(PerturbationImportance())
+        update.run(PerturbationImportance(), Clock())
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     pieces = [event for event in events if event["name"] == "[memory]"]
@@ -273,7 +205,7 @@ def test_what_is_counted_is_what_torch_takes(tmp_path: Path) -> None:
     with peak_memory("cpu") as mark:
         update = CASE.update({})
         before, _ = mark()
-        update.run(PerturbationImportance())
+        update.run(PerturbationImportance(), Clock())
         assert mark()[1] - before == pytest.approx(int(allocated.max()), rel=0.02)
 
 
@@ -285,7 +217,9 @@ def test_what_a_case_raises_is_raised_here_and_a_death_is_told() -> None:
 
 
 def test_memory_tells_the_credit_from_the_update() -> None:
-    gradients = sum(parameter.numel() for parameter in CASE.model().parameters()) * 4
+    gradients = (
+        sum(parameter.numel() for parameter in made_up_model(ARCHITECTURE, "float32", "cpu", 1).parameters()) * 4
+    )
     grpo, exact = (
         in_fresh_process(measure_memory, CASE, how) for how in (UniformImportance(), PerturbationImportance())
     )
@@ -329,47 +263,33 @@ def test_every_method_steps_from_the_same_weights_in_turn() -> None:
     assert {weights for _, _, weights in pushes} == {start}
 
 
-def test_a_measured_case_is_kept_by_what_made_it(tmp_path: Path) -> None:
-    measured: list[int] = []
+def test_a_case_is_measured_once_by_the_same_code(tmp_path: Path) -> None:
+    found, told = prepared("bench_importance", folder=tmp_path), iter(range(9))
 
-    def measure() -> dict[str, Any]:
-        measured.append(1)
-        return {"value": len(measured)}
+    def case(length: int) -> int:
+        return found.case("one", {"length": length}, lambda: {"value": next(told)})["value"]
 
-    found = bench(tmp_path)
-    assert found.case("one", {"length": 64}, measure) == {"value": 1}
-    assert found.case("one", {"length": 64}, measure) == {"value": 1}
+    assert [case(64), case(64), case(65)] == [0, 0, 1]
     assert found.kept == 1
-    assert found.case("one", {"length": 65}, measure) == {"value": 2}
     found.code = "other code"
-    assert found.case("one", {"length": 64}, measure) == {"value": 3}
+    assert case(64) == 2
 
 
-def test_an_interrupted_case_is_measured_again_and_finished_ones_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, cases = bench(tmp_path, "synthetic_methods=[grpo,oar_p,window8]"), []
+def test_an_interrupted_case_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, called = prepared("bench_importance", "synthetic_methods=[grpo,oar_p,window8]", folder=tmp_path), []
 
-    @contextmanager
-    def fake(fails_at: int) -> Iterator[list[str]]:
-        called: list[str] = []
+    def measured(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        called.append(function.__name__)
+        if len(called) == 3:
+            raise KeyboardInterrupt
+        seconds = {name: {"update": [1.0], "credit": [1.0]} for name in ("grpo", "oar_p")}
+        return {"seconds": seconds, "skipped": {"plain": 9.0}} if function is measure_seconds else {"tokens": 1}
 
-        def run(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-            called.append(function.__name__)
-            if len(called) == fails_at:
-                raise KeyboardInterrupt
-            seconds = {"grpo": {"update": [1.0], "credit": [1.0]}, "oar_p": {"update": [1.0], "credit": [1.0]}}
-            return {"seconds": seconds, "skipped": {"plain": 9.0}} if function is measure_seconds else {"tokens": 1}
-
-        monkeypatch.setattr(bench_importance, "in_fresh_process", run)
-        yield called
-
-    with fake(fails_at=3), pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(bench_importance, "in_fresh_process", measured)
+    with pytest.raises(KeyboardInterrupt):
         bench_importance.measure_synthetic(found, CASE)
-    with fake(fails_at=99) as called:
-        cases.append(bench_importance.measure_synthetic(found, CASE))
-    assert called == ["measure_memory"], "seconds and one memory were there already"
-    assert set(cases[0]["memory"]) == {"grpo", "oar_p"}, "what was left out has no memory either"
-    with fake(fails_at=99) as called:
-        bench_importance.measure_synthetic(found, replace(CASE, length=21))
-    assert called[0] == "measure_seconds"
+    whole = bench_importance.measure_synthetic(found, CASE)
+    assert called == ["measure_seconds", *["measure_memory"] * 3], "seconds and one memory were there already"
+    assert set(whole["memory"]) == {"grpo", "oar_p"}, "what was left out has no memory either"
+    bench_importance.measure_synthetic(found, replace(CASE, length=21))
+    assert called[4] == "measure_seconds"

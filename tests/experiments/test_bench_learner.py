@@ -5,62 +5,24 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hydra import initialize_config_dir
-from rich.progress import Progress
 
-from experiments.bench_learner.__main__ import BenchLearner, BenchLearnerConfig
+from experiments.bench_learner.__main__ import BenchLearner
 from experiments.bench_learner.page import Where, case_rows, summary, tidy, write_bench_learner
-from experiments.bench_learner.sides import SIDES, Steps, loss_batch, measure_oar
-from experiments.shared.updates import WARM_UP_LENGTH
-from oar.common.errors import ConfigError
-from oar.config import validated
-from tests.config.test_config import CONF, composed
+from experiments.bench_learner.sides import Steps, loss_batch, measure_oar
+from experiments.shared.made_up import WARM_UP_LENGTH
+from tests.experiments.measurements import prepared
 
 SMALL = ("sizes.qwen_slice.lengths={256:0,2048:0}", "sizes.embedded.lengths={256:4,2048:0}")
 HEADLINE = Where("embedded", 256, "equal")
 
 
-def bench(folder: Path, *overrides: str) -> BenchLearner:
+def bench() -> BenchLearner:
     headline = [f"headline.{key}={value}" for key, value in HEADLINE._asdict().items()]
-    cfg = validated(composed(*SMALL, *headline, *overrides, name="bench_learner"), BenchLearnerConfig)
-    with initialize_config_dir(str(CONF), version_base=None):
-        return BenchLearner(cfg, folder, Progress())
+    return prepared("bench_learner", *SMALL, *headline)
 
 
-def test_the_default_has_its_headline_and_sides() -> None:
-    cfg = validated(composed(name="bench_learner"), BenchLearnerConfig)
-    assert set(cfg.sides) == set(SIDES)
-    assert Where("qwen_slice", 2048, "equal") in [where for where, _ in cfg.cases()]
-    # A twelfth of Qwen2.5-0.5B.
-    architecture = cfg.sizes["qwen_slice"].architecture
-    assert architecture["num_hidden_layers"] * 12 == 24
-    assert architecture["vocab_size"] == round(151936 / 12)
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("rounds=0", "rounds must be 1 or more"),
-        ("sides=[oar]", "sides must be some of .* oar and trl among them"),
-        ("sides=[oar,trl,verl]", "sides must be some of"),
-        ("batches.spread=0", "share above 0"),
-        ("headline.length=512", "headline must be one of the cases"),
-        ("overrides=['learner.aggregation=token_mean']", "aggregation must be sequence_mean"),
-        (
-            "overrides=['learner.num_generations=8','learner.micro_batch_tokens=1']",
-            "multiple of learner.num_generations",
-        ),
-        ("overrides=['learner.num_generations=2']", "learner.micro_batch_tokens must be 1"),
-        ("overrides=['method=best']", "cannot be composed"),
-    ],
-)
-def test_bad_values_are_refused(override: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
-        bench(tmp_path, override)
-
-
-def test_batches_have_the_lengths_they_say(tmp_path: Path) -> None:
-    found = bench(tmp_path)
+def test_batches_have_the_lengths_they_say() -> None:
+    found = bench()
     equal, spread = (found.steps(HEADLINE._replace(batch=batch), 4) for batch in ("equal", "spread"))
     assert {len(ids) for ids in equal.completions} == {256}
     assert {len(ids) for ids in equal.prompts} == {64}
@@ -73,8 +35,8 @@ def test_batches_have_the_lengths_they_say(tmp_path: Path) -> None:
     assert found.steps(HEADLINE, 4) == equal
 
 
-def small(tmp_path: Path) -> Steps:
-    steps = bench(tmp_path).steps(HEADLINE._replace(batch="spread"), 4)
+def small() -> Steps:
+    steps = bench().steps(HEADLINE._replace(batch="spread"), 4)
     return replace(
         steps,
         completions=[ids[: len(ids) // 4] for ids in steps.completions],
@@ -83,8 +45,8 @@ def small(tmp_path: Path) -> Steps:
     )
 
 
-def test_our_side_counts_its_tokens_and_leaves_the_short_step_out(tmp_path: Path) -> None:
-    steps = small(tmp_path)
+def test_our_side_counts_its_tokens_and_leaves_the_short_step_out() -> None:
+    steps = small()
     found, recomputed = (measure_oar(steps, recompute, None) for recompute in (False, True))
     assert [len(found[name]) for name in ("seconds", "losses", "gradient_norms", "tokens")] == [2] * 4
     # One completion in a micro-batch: nothing is padded.
@@ -134,8 +96,8 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     machine = {"versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2, "command": "python -m this"}
     found = write_bench_learner(both, tmp_path, headline=HEADLINE, run=run, provenance=machine)
     assert found == numbers
-    page = (tmp_path / "bench.md").read_text()
+    page = (tmp_path / "bench_learner.md").read_text()
     assert "| <= 0.8 | 0.62 | yes |" in page
     assert "missed by 1.2e-01" in page
     assert "| `oar` | 2.5 [1.75, 4.5] | 0.62 | 3 | 0.25 | 0% |" in page
-    assert (tmp_path / "bench.png").stat().st_size > 10_000
+    assert (tmp_path / "bench_learner.png").read_bytes().startswith(b"\x89PNG")

@@ -23,4 +23,4 @@ def test_a_small_run_ends_with_one_json_object(tmp_path: Path) -> None:
 def test_bad_values_are_refused(tmp_path: Path) -> None:
     code, output = run("bench_verifier", *SMALL, f"output_dir={tmp_path}", "plain=0")
     assert code == 2
-    assert "plain must be at least 1, got 0" in output
+    assert "plain must be 1 or more, but is 0" in output

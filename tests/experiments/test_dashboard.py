@@ -11,9 +11,10 @@ from plotly.offline import get_plotlyjs
 
 from experiments.dashboard.__main__ import DashboardConfig, as_page
 from experiments.dashboard.figures import averages, curves_figure, smoothed, stages_figure
+from experiments.dashboard.lines import lines_of, other_differences
 from experiments.dashboard.logged import Logged, find_runs, read_logged
 from experiments.dashboard.page import dashboard_html
-from experiments.dashboard.runs import SAMPLES, SECTIONS, Panel, lines_of, metrics_of, other_differences, sections_of
+from experiments.dashboard.panels import SAMPLES, Panel, all_sections, metrics_of, sections_of
 from experiments.dashboard.samples import last_samples
 from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
 from oar.analysis.reports.figures import COLOURS
@@ -25,7 +26,7 @@ from tests.experiments.inspector_pages import ATTACK
 from tests.experiments.test_inspector import Elements
 from tests.experiments.test_inspector_browser import CHROMIUM, QUIET
 
-REAL = Path(__file__).parents[2] / "results" / "embedded"
+REAL = Path(__file__).parents[2] / "results" / "table1"
 
 
 def settings(method: str, seed: int = 1, steps: int = 100, **gating: object) -> dict:
@@ -41,7 +42,7 @@ def settings(method: str, seed: int = 1, steps: int = 100, **gating: object) -> 
 
 def test_every_panel_shows_something_that_real_runs_log() -> None:
     logged = {*chain.from_iterable(read_logged(folder).metrics for folder in find_runs([REAL])), SAMPLES}
-    for section in SECTIONS:
+    for section in all_sections():
         for panel in section.panels:
             assert metrics_of(panel, logged), f"nothing logs {panel.metric}"
     found = {panel.title: panel.metric for section in sections_of(logged) for panel in section.panels}
@@ -98,7 +99,7 @@ def test_a_sweep_has_a_line_for_each_setting() -> None:
     assert len({line.look for line in lines}) == 4
     assert other_differences(configs) == ["gating.tau"]
     many = lines_of([settings("oar_g", tau=tau / 100) for tau in range(20)])
-    assert len({(line.colour, line.marker, line.dash) for line in many}) == 20
+    assert len({(line.colour, line.dash) for line in many}) == 20
     assert other_differences([settings("grpo"), settings("oar_g") | {"learner": {"steps": 9, "lr": 0.1}}]) == [
         "learner.lr"
     ]
@@ -169,22 +170,23 @@ def test_tables_and_stages_by_hand(tmp_path: Path) -> None:
         )
     runs = [read_logged(one) for one in find_runs([folder])]
     lines = lines_of([one.config for one in runs])
-    sampled, greedy, curve = tier_tables(runs, lines, ["eval/words1/avg@1", "eval/words2/avg@1"])
-    assert sampled.name.startswith("Final evaluation, avg@4 (sampled at temperature 1)")
-    assert sampled.columns == curve.columns == ["", "words1", "words2", "mean", "seeds"]
+    tables = tier_tables(runs, lines, ["eval/words1/avg@1", "eval/words2/avg@1"])
+    assert next(iter(tables)).startswith("Final evaluation, avg@4 (sampled at temperature 1)")
+    sampled, greedy, curve = tables.values()
+    assert list(sampled) == list(curve) == ["words1", "words2", "mean", "seeds"]
     # words1 75 and 100: mean 87.5, standard error |100 - 75| / 2; OAR-G with tau 0.2 has not finished
-    assert [row[0] for row in sampled.rows] == ["GRPO, tau 0.4", "OAR-G, tau 0.4"]
-    assert sampled.rows[0][1:] == ["87.5 ± 12.5", "25.0 ± 0.0", "56.2 ± 6.2", "2"]
-    assert greedy.rows[1][1:3] == ["100.0", "50.0"], "one seed has no standard error"
-    assert curve.rows[0][1:3] == ["50.5 ± 0.5", "5.0 ± 5.0"]
+    assert list(sampled.index) == ["GRPO, tau 0.4", "OAR-G, tau 0.4"]
+    assert sampled.iloc[0].tolist() == ["87.5 ± 12.5", "25.0 ± 0.0", "56.2 ± 6.2", "2"]
+    assert greedy.iloc[1].tolist()[:2] == ["100.0", "50.0"], "one seed has no standard error"
+    assert curve.iloc[0].tolist()[:2] == ["50.5 ± 0.5", "5.0 ± 5.0"]
     medians = stage_medians(runs, lines, ["seconds/generation", "seconds/update"])
     assert medians.to_dict("index") == {
         "GRPO, tau 0.4": {"generation": 1.5, "update": 2, "seconds/total": 9.5},
         "OAR-G, tau 0.4": {"generation": 3, "update": 2, "seconds/total": 11},
     }
     stages = stage_table(medians, lines)
-    assert stages.columns == ["", "generation", "update", "whole step", "of GRPO's"]
-    assert stages.rows[1] == ["OAR-G, tau 0.4", "3", "2", "11", "1.16x"]
+    assert list(stages) == ["generation", "update", "whole step", "of GRPO's"]
+    assert stages.loc["OAR-G, tau 0.4"].tolist() == ["3", "2", "11", "1.16x"]
     assert {bar.name: list(bar.x) for bar in stages_figure(medians).data} == {"generation": [1.5, 3], "update": [2, 2]}
 
 

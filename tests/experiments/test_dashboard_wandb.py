@@ -16,7 +16,7 @@ from experiments.dashboard.logged import find_runs, read_logged
 from tests.experiments.wandb_server import ENTITY, KEY, PROJECT, Recording, serving
 
 ROOT = Path(__file__).parents[2]
-REAL = ROOT / "results" / "embedded"
+REAL = ROOT / "results" / "table1"
 # Each line of what it prints is what one call came to; the key changes on the way.
 CALLS = f"""
 import json, os

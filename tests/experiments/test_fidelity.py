@@ -1,18 +1,15 @@
 """The fidelity study: its measures by hand, its own signals against the project's, what they cost, and a whole run."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hydra import initialize_config_dir
 
-from experiments.fidelity.__main__ import FidelityConfig, Plan, timed
-from experiments.fidelity.page import write_fidelity
-from experiments.fidelity.signals import GradientVariant, Surprisal, counted_tokens
-from oar.analysis.reports.page import CLOSED, OPENED, UNWRITTEN
+from experiments.fidelity.__main__ import timed
+from experiments.fidelity.signals import GradientVariant, Surprisal
+from experiments.shared.counted_tokens import counted_tokens
 from oar.analysis.signals.agreement import (
     AGREEMENT,
     BACKWARD,
@@ -23,14 +20,12 @@ from oar.analysis.signals.agreement import (
     WEIGHTS,
     agreement,
     agreement_between,
-    condition_facts,
     fidelity_table,
     pearson,
 )
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.recall import OVERLAP, SPEARMAN
 from oar.common.errors import ConfigError, DataError
-from oar.config import validated
 from oar.method.importance import CreditInputs, GradientImportance, GradientNormImportance, PerturbationImportance
 from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, Probe
 from oar.tasks.data.sources import load_benchmark
@@ -38,7 +33,6 @@ from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 from oar.tasks.words.base_model import model_key
 from oar.tasks.words.teaching import TeachConfig, build_model
-from tests.config.test_config import CONF, composed
 from tests.models import MARKER, credit_inputs, random_batch, tiny_model
 from tests.programs import run
 
@@ -190,104 +184,6 @@ def test_tied_embeddings_are_one_matrix() -> None:
     for tied in (True, False):
         model = build_model(TeachConfig(tie_embeddings=tied), build_tokenizer())
         assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
-
-
-# --- configuration ----------------------------------------------------------------------------------------------------
-
-
-def plan(*overrides: str) -> Plan:
-    cfg = validated(composed(*overrides, name="fidelity"), FidelityConfig)
-    with initialize_config_dir(str(CONF), version_base=None):
-        return Plan.of(cfg)
-
-
-def test_the_default_has_every_condition_and_leaves_out_what_has_no_weights() -> None:
-    found = plan("problems=2")
-    assert found.skipped == ["trained"]
-    by_name = {condition.name: condition for condition in found.conditions}
-    assert by_name["lt_logits"].settings.probe.name == "lt_logits"
-    assert model_key_of(by_name["base"]) == model_key_of(by_name["untrained"]) == model_key(TeachConfig())
-    keys = {name: model_key_of(by_name[name]) for name in ("base", "long", "deep", "wide", "tied")}
-    assert len(set(keys.values())) == 5
-    assert model_key_of(by_name["tied_untrained"]) == keys["tied"]
-    assert [name for name, condition in by_name.items() if condition.random_weights] == ["untrained", "tied_untrained"]
-    assert by_name["long"].max_new_tokens == 192
-    assert {problem.benchmark for problem in found.problems} == set(by_name["base"].settings.benchmark.sets)
-    trained = plan("trained=some/folder").conditions[-1]
-    assert (trained.name, trained.settings.model.path) == ("trained", "some/folder")
-
-
-def model_key_of(condition) -> str:
-    teach = {key: value for key, value in condition.settings.model.teach.items() if key != "_target_"}
-    return model_key(TeachConfig(**teach))
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("split=final", "split must be one of tuning, curve"),
-        ("problems=0", "problems must be 1 or more"),
-        ("reference=best", "must name signals .*'best'"),
-        ("~conditions +conditions={mine:{weights:null}}", "conditions must hold one with weights"),
-        ("pairs=[]", "pairs must hold two signals each"),
-        ("pairs=[[oar_gn,best]]", "must name signals .*'best'"),
-        ("+series.line={a:best}", "must name signals .*'best'"),
-        ("+conditions.base.probe=best", "probe.name must be one of"),
-        ("+conditions.deep.teach.layers=6", "layers"),
-        ("+conditions.mine={weights:folder,teach:{filler:1}}", "names a folder as weights, so it can have no teach"),
-        ("overrides=['model.path=folder','model.teach=null']", "needs model.teach"),
-        ("+signals.oar_g.noise_std=0", "noise_std must be above 0"),
-        ("overrides=['learner.lr=fast']", r"learner\.lr"),
-        ("overrides=['method=best']", "cannot be composed with method=best"),
-    ],
-)
-def test_bad_values_are_refused(override: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        plan(*override.split())
-    assert str(caught.value).count("\n") == 0
-
-
-# --- report and whole run ---------------------------------------------------------------------------------------------
-
-
-def write(folder: Path, skipped: str = "`trained`") -> str:
-    measured = measurements()
-    write_fidelity(
-        fidelity_table(measured, pairs=[("exact", "cheap")], seed=0),
-        condition_facts(measured, "exact"),
-        folder,
-        run={"split": "curve", "problems": 2, "seed": 1, "reference": "exact", "repeats": 1, "threads": 1}
-        | {"skipped": skipped},
-        conditions={"base": "probe as_mean", "long": "filler 12", "trained": "null"},
-        signals={"exact": {"_target_": "oar.A"}, "cheap": {"_target_": "oar.B", "window": 0}},
-        lead=("exact", "cheap"),
-        series={"window w": {"0": "cheap"}},
-        provenance={"command": "python -m experiments.fidelity"},
-    )
-    return (folder / "fidelity.md").read_text()
-
-
-def test_the_report_shows_what_was_measured(tmp_path: Path) -> None:
-    text = write(tmp_path)
-    assert "| `cheap` | 100 | 50 | 2.00 | 0.57 [" in text
-    assert "| `base` | 0.57 [" in text
-    assert "| +0.50 [+0.50, +0.50] | +0.50 [+0.50, +0.50] | +0.50 [+0.50, +0.50] |" in text
-    assert "| `long` | filler 12 | 8 of 9 | 2 | 13.5 |" in text
-    assert "Left out, since their weights are null: `trained`." in text
-    assert "Left out" not in write(tmp_path, skipped="")
-    assert (tmp_path / "fidelity.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert json.loads((tmp_path / "provenance.json").read_text())["conditions"]["long"]["completions"] == 8
-    assert list(pd.read_csv(tmp_path / "fidelity.csv").columns) == COLUMNS
-
-
-def test_what_people_wrote_stays_when_the_report_is_written_again(tmp_path: Path) -> None:
-    text = write(tmp_path)
-    assert f"{OPENED}\n{UNWRITTEN}\n{CLOSED}" in text
-    conclusion = f"{OPENED}\nA window of 8 \\1 does it.\n\nAnd so on.\n{CLOSED}"
-    (tmp_path / "fidelity.md").write_text(f"old\n{conclusion}\nolder\n")
-    again = write(tmp_path)
-    assert conclusion in again
-    assert "old\n" not in again
 
 
 @pytest.mark.system

@@ -52,10 +52,10 @@ def test_no_number_is_typed_in_the_template() -> None:
 
 def test_a_changed_table_changes_the_page(results: Path) -> None:
     before = (RESULTS / PAGE).read_text(encoding="utf-8").splitlines()
-    table = pd.read_csv(results / "embedded" / "differences.csv")
+    table = pd.read_csv(results / "table1" / "differences.csv")
     chosen = (table["method"] == "oar_g") & (table["metric"] == "avg@k") & (table["benchmark"] == "mean")
     table.loc[chosen, ["difference", "low", "high"]] = [4.44, 1.0, 7.0]
-    table.to_csv(results / "embedded" / "differences.csv", index=False)
+    table.to_csv(results / "table1" / "differences.csv", index=False)
     new = [line for line in findings(results).splitlines() if line not in before]
     assert "4.4 points above GRPO (1.0 to 7.0 above)" in "\n".join(new)
     assert "told apart from GRPO: OAR-G at temperature 1, none greedy" in "\n".join(new)
@@ -66,15 +66,21 @@ def test_a_changed_table_changes_the_page(results: Path) -> None:
     ("question", "message"),
     [
         ('number("recall/none.csv")', "none.csv, which is not there"),
-        ('number("precision/precision.csv", "spaerman")', "has no column spaerman; did you mean spearman?"),
-        ('number("precision/precision.csv", "spearman", signal="oar_gm")', "no signal oar_gm; did you mean oar_g?"),
-        ('mean("precision/precision.csv", "spearman", signal=["oar_g", "none"])', "there is no signal none"),
+        ('number("bench_precision/bench_precision.csv", "spaerman")', "has no column spaerman; did you mean spearman?"),
         (
-            'number("precision/precision.csv", "spearman", signal="oar_g")',
+            'number("bench_precision/bench_precision.csv", "spearman", signal="oar_gm")',
+            "no signal oar_gm; did you mean oar_g?",
+        ),
+        (
+            'mean("bench_precision/bench_precision.csv", "spearman", signal=["oar_g", "none"])',
+            "there is no signal none",
+        ),
+        (
+            'number("bench_precision/bench_precision.csv", "spearman", signal="oar_g")',
             "has 12 rows with {'signal': 'oar_g'}, but one",
         ),
         ('mean("gradient_signal/gradient_signal.csv", "batch", metric="signal_share")', "is blank in batch"),
-        ('interval("precision/precision.csv", "spearman")', "has no interval of spearman"),
+        ('interval("bench_precision/bench_precision.csv", "spearman")', "has no interval of spearman"),
         ('provenance("recall", "moon")', "has no moon"),
         ("numbr(1)", "'numbr' is undefined"),
         ("number(", "cannot be filled in"),
@@ -119,7 +125,7 @@ class TestWords:
     def test_no_experiment_has_run_on_a_gpu(self) -> None:
         assert {COMMITTED.provenance(file.parent.name, "gpu") for file in RESULTS.glob("*/provenance.json")} == {None}
 
-    @pytest.mark.parametrize("folder", ["embedded", "controls", "pays", "suppression", "written", "dynamics"])
+    @pytest.mark.parametrize("folder", ["table1", "controls", "pays", "suppression", "written", "dynamics"])
     def test_nothing_is_shown_to_beat_grpo(self, folder: str) -> None:
         table = pd.read_csv(RESULTS / folder / "differences.csv")
         assert (table[table["metric"] == "avg@k"]["low"] <= 0).all()
@@ -127,7 +133,7 @@ class TestWords:
     @pytest.mark.parametrize("metric", ["avg@k", "pass@1"])
     def test_every_method_gains_over_the_base_model(self, metric: str) -> None:
         base, *methods = (
-            COMMITTED.mean("embedded/table1.csv", method=method, benchmark="mean", metric=metric)
+            COMMITTED.mean("table1/table1.csv", method=method, benchmark="mean", metric=metric)
             for method in ("base", "grpo", "oar_g", "oar_p")
         )
         assert base < min(methods)
@@ -158,10 +164,10 @@ class TestWords:
         assert before < error < after
 
     def test_the_gate(self) -> None:
-        levels = pd.read_csv(RESULTS / "stability" / "levels.csv").set_index(["gating.tau", "gating.beta"])
+        levels = pd.read_csv(RESULTS / "sweep_gating" / "levels.csv").set_index(["gating.tau", "gating.beta"])
         assert (levels["ess_ratio"].idxmax(), levels["ess_ratio"].idxmin()) == ((0.2, 1), (0.9, 4))
         for ablation, name in (("gating", "gating.name"), ("probe", "probe.name")):
-            assert COMMITTED.apart(f"ablation-{ablation}/levels.csv", name, "difference avg@k") == []
+            assert COMMITTED.apart(f"ablation_{ablation}/levels.csv", name, "difference avg@k") == []
 
     def test_the_order_of_means_that_credit_predicts(self) -> None:
         means = [difference("controls", arm) for arm in ("oar_p_routes", "shuffled", "inverted")]

@@ -12,15 +12,13 @@ from omegaconf import OmegaConf
 
 from experiments.stability.gathering import Gathered, collapse_of_reward, gather, planned_overrides
 from oar.common.errors import DataError
-from tests.experiments.made_runs import make_run, write_lines
+from tests.experiments.made_runs import make_run, numbered_run, write_lines
 
 SCORES = {"words1": [0.5, 1.0], "words2": [0.0, 0.25]}  # avg@k: 75, 12.5, mean 43.75
 
 
 def made(folder: Path, number: int, seed: int, **settings: object) -> Path:
-    """A run in the numbered folder that a multirun gives it."""
-    run = make_run(folder / ".aside", "oar_g", seed, SCORES, **settings)  # type: ignore[arg-type]
-    return run.rename(folder / str(number))
+    return numbered_run(folder, number, "oar_g", seed, SCORES, **settings)
 
 
 def recorded(folder: Path, *task: str, subdir: str = "${hydra.job.num}") -> None:

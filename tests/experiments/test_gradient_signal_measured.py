@@ -4,41 +4,23 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from hydra import initialize_config_dir
 
 from experiments.gradient_signal.__main__ import (
     CLASSES,
-    GradientSignalConfig,
-    completion_advantages,
     gradient,
-    planned,
     token_classes,
     token_weights,
 )
-from experiments.gradient_signal.cosines import COLUMNS, TARGET, signal_table
-from experiments.gradient_signal.page import write_gradient_signal
-from oar.analysis.signals.examine import score_batch
-from oar.common.errors import ConfigError
-from oar.config import TrainConfig, validated
+from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.learner.collect import grade_rollouts
 from oar.method.forward.logprobs import score_completions
 from oar.rollout.types import Rollout
 from oar.tasks.task import Task
 from oar.tasks.words import TEACHING_STREAM, build_tokenizer, demonstration, make_tiers, training_problem
 from oar.tasks.words.teaching import TeachConfig, build_model
-from tests.config.test_config import CONF, composed
-
-
-def config(*overrides):
-    return validated(composed(*overrides, name="gradient_signal"), GradientSignalConfig)
-
-
-def plan(cfg, condition="default"):
-    with initialize_config_dir(str(CONF), version_base=None):
-        return planned(cfg, cfg.conditions[condition])
+from tests.experiments.measurements import prepared
 
 
 def demonstrations(task, device):
@@ -67,7 +49,7 @@ def untaught(tokenizer):
 @pytest.fixture(scope="module")
 def drawn():
     """An untaught model with demonstrations as its completions."""
-    arms, tokenizer = plan(config()), build_tokenizer(1024)
+    arms, tokenizer = prepared("gradient_signal"), build_tokenizer(1024)
     settings, task, model = small(arms["grpo"]), Task(tokenizer, "####"), untaught(tokenizer)
     graded = demonstrations(task, torch.device("cpu"))
     return settings, arms, task, model, graded, score_batch(model, graded.batch, settings)
@@ -90,7 +72,7 @@ def test_every_token_is_of_one_class_and_causal_ones_are_the_tasks(drawn) -> Non
 
 def test_the_classes_gradients_add_up_to_the_uniform_one(drawn) -> None:
     settings, arms, task, model, graded, scores = drawn
-    advantages = completion_advantages(graded, settings.learner)
+    advantages = completion_advantages(graded.rewards, settings.learner)
     assert (advantages != 0).all()
     index = torch.arange(8)
 
@@ -109,7 +91,7 @@ def test_the_target_is_the_textbooks_gradient_of_the_expected_reward(drawn) -> N
     """REINFORCE with leave-one-out baselines: mean over completions of (r_i - mean of the others) x grad log p(completion)."""
     settings, _, _, model, graded, scores = drawn
     learner = replace(settings.learner, divide_by_std=False, leave_one_out=True, aggregation="constant")
-    advantages = completion_advantages(graded, learner)[:, None] * torch.ones_like(scores.logprobs)
+    advantages = completion_advantages(graded.rewards, learner)[:, None] * torch.ones_like(scores.logprobs)
     index = torch.arange(4, 12)
     found = gradient(model, graded, scores, advantages, index, learner, 1.0)
     rewards = graded.rewards.view(4, 4)
@@ -133,51 +115,3 @@ def test_every_arm_weighs_tokens_with_mean_one(drawn) -> None:
     causal = graded.marks["causal"] & mask
     weights = token_weights(arms["oracle_causal"], model, task, graded, scores)
     assert weights[causal].min() > 10 * weights[mask & ~causal].max()  # absolute threshold: floor 0.1 against 1 + beta
-
-
-def test_the_page_has_every_condition_and_keeps_what_people_wrote(tmp_path) -> None:
-    rng = np.random.default_rng(0)
-    gradients = {name: rng.normal(1, 1, size=(8, 5)).astype(np.float32) for name in (TARGET, "grpo", "oar_g", "words")}
-    one = signal_table(gradients, reference="grpo", classes=["words"], batches=[1, 4, float("inf")], lr=1e-4)
-    fact = pd.DataFrame([{"arm": "accuracy", "metric": "fact", "value": 0.4375}])
-    table = pd.concat(
-        [pd.concat([one, fact]).assign(condition=name) for name in ("default", "filler")], ignore_index=True
-    )
-    run = {
-        "units": 8,
-        "prompts": 1,
-        "seed": 1,
-        "arms": {"grpo": ["method=grpo"]},
-        "conditions": {"default": [], "filler": ["a=1"]},
-    }
-    provenance = {"command": "python -m experiments.gradient_signal", "git_commit": "c0ffee"}
-    page = write_gradient_signal(table, tmp_path, reference="grpo", judged=4, run=run, provenance=provenance)
-    page.write_text(page.read_text().replace("Nobody has read these numbers yet.", "It pays there."))
-    write_gradient_signal(table, tmp_path, reference="grpo", judged=4, run=run, provenance=provenance)
-    text = page.read_text()
-    assert "It pays there." in text
-    assert "| accuracy | 0.438 | 0.438 |" in text
-    assert "`filler`: a=1" in text
-    assert set(COLUMNS) <= set(pd.read_csv(tmp_path / "gradient_signal.csv").columns)
-    assert {file.name for file in tmp_path.iterdir()} >= {"forest.png", "batches.png", "classes.png", "provenance.json"}
-
-
-def test_the_condition_of_filler_is_another_base_model_and_leaves_room_for_longer_completions() -> None:
-    conditions = config().conditions
-    default, filler = (validated(composed(*conditions[name]), TrainConfig) for name in ("default", "filler_12"))
-    assert (default.model.teach["filler"], filler.model.teach["filler"]) == (0, 12)
-    assert filler.rollout.max_new_tokens == filler.model.teach["max_new_tokens"] == 192
-    assert filler.rollout.max_model_len > default.rollout.max_model_len
-
-
-def test_what_cannot_work_is_refused_before_anything_starts() -> None:
-    for override, said in (
-        ("batches=[6]", "multiples of prompts"),
-        ("judged=8", "one of batches"),
-        ("units=2", "units must be 6 or more"),
-        ("reference=best", "one of arms"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            config(override)
-    with pytest.raises(ConfigError, match="cannot be composed"):
-        plan(config("arms.grpo=['method=nobody']"))

@@ -10,7 +10,7 @@ from experiments.stability.gathering import Gathered, gather
 from experiments.stability.levels import compare_levels, deciding_keys
 from oar.common.errors import ConfigError, DataError
 from oar.statistics.intervals import student_interval
-from tests.experiments.made_runs import make_run
+from tests.experiments.made_runs import numbered_run
 
 # 75 % and 50 %, every problem by a quarter
 BETTER, WORSE = {"a": [0.75, 0.75, 1.0, 0.5]}, {"a": [0.5, 0.5, 0.75, 0.25]}
@@ -18,8 +18,7 @@ BETTER, WORSE = {"a": [0.75, 0.75, 1.0, 0.5]}, {"a": [0.5, 0.5, 0.75, 0.25]}
 
 def swept(folder: Path, *runs: tuple[int, dict[str, object], dict[str, list[float]]], samples: bool = True) -> Gathered:
     for number, (seed, settings, scores) in enumerate(runs):
-        made = make_run(folder / ".aside", "oar_g", seed, scores, keep_samples=samples, **settings)  # type: ignore[arg-type]
-        made.rename(folder / str(number))
+        numbered_run(folder, number, "oar_g", seed, scores, keep_samples=samples, **settings)
     return gather([folder])
 
 

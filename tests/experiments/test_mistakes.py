@@ -5,14 +5,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.study.mistakes import RIGHT, WRITTEN_OUT, mistakes_section, mistakes_table
+from experiments.study.mistakes import RIGHT, WRITTEN_OUT, mistakes_shares, mistakes_table
 from experiments.study.page import write_results
-from oar.analysis.reports.page import StudyPage
 from oar.common.errors import DataError
 from oar.runs.folder import Run, read_run
 from oar.tasks.words import evaluation_set, tier_named
 from oar.tasks.words.generator import write_solution
-from tests.experiments.made_runs import make_run
+from tests.experiments.made_runs import make_run, toy_study
 
 
 def run_that_says(folder: Path, arm: str, seed: int, said: dict[str, str]) -> Run:
@@ -51,20 +50,19 @@ def test_shares_by_hand(tmp_path: Path) -> None:
         ("oar_g", "no result"): 50,
         ("oar_g", WRITTEN_OUT): 50,
     }
-    lines = mistakes_section(table).splitlines()
-    assert "| default | `grpo` | 50.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 50.0 | 100.0 |" in lines
-    assert "| default | `oar_g` | 0.0 | 50.0 | 0.0 | 0.0 | 0.0 | 50.0 | 0.0 | 0.0 | 50.0 |" in lines
+    lines = [" | ".join(line) for line in mistakes_shares(table)]
+    assert "default | `grpo` | 50.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 50.0 | 100.0" in lines
+    assert "default | `oar_g` | 0.0 | 50.0 | 0.0 | 0.0 | 0.0 | 50.0 | 0.0 | 0.0 | 50.0" in lines
 
 
 def test_a_seed_without_a_kind_counts_as_none_of_it(tmp_path: Path) -> None:
     runs = [run_that_says(tmp_path, "grpo", seed, {"words1": how}) for seed, how in [(1, "right"), (2, "short")]]
-    assert "| default | `grpo` | 50.0 ± 50.0 | 50.0 ± 50.0 |" in mistakes_section(mistakes_table(runs))
+    assert mistakes_shares(mistakes_table(runs))[0][:4] == ["default", "`grpo`", "50.0 ± 50.0", "50.0 ± 50.0"]
 
 
 def test_a_page_tells_them(tmp_path: Path) -> None:
     runs = [run_that_says(tmp_path / "runs", arm, 1, {"words1": "right"}) for arm in ("grpo", "oar_g")]
-    about = StudyPage("toy", "Toy", "Why?", "Nothing.", "Two runs.", "", {}, "python -m x", {})
-    text = write_results(about, runs, tmp_path / "toy", reference="grpo", credit=False, mistakes=True).read_text()
+    text = write_results(toy_study(mistakes=True), runs, tmp_path / "toy", {"command": "x"}).read_text()
     assert "## What goes wrong?" in text
     assert "](mistakes.png)" in text
     assert (tmp_path / "toy" / "mistakes.png").read_bytes().startswith(b"\x89PNG")

@@ -10,12 +10,11 @@ import pytest
 from experiments.reanalyse import judge
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels
-from experiments.stability.page import study_of, write_stability
+from experiments.stability.page import write_stability
 from experiments.study.page import write_results
 from experiments.table1.page import write_table1
-from oar.analysis.reports.page import StudyPage
 from oar.common.errors import DataError
-from tests.experiments.made_runs import make_run
+from tests.experiments.made_runs import make_run, numbered_run, toy_study
 from tests.experiments.test_studies import three_seeds
 
 ANALYSIS = {"command": "judge", "git_commit": "beef"}
@@ -38,9 +37,7 @@ def judged(folder: Path) -> dict[str, str]:
 
 
 def make_study(tmp_path: Path) -> Path:
-    about = StudyPage("toy", "Toy", "Why?", "Nothing.", "Runs.", "", {}, "x", MADE)
-    runs = three_seeds(tmp_path / "runs")
-    write_results(about, runs, tmp_path / "toy", reference="grpo", credit=False, mistakes=False)
+    write_results(toy_study(), three_seeds(tmp_path / "runs"), tmp_path / "toy", MADE)
     return tmp_path / "toy"
 
 
@@ -69,18 +66,28 @@ def test_what_todays_statistics_say_differently_is_written_anew(tmp_path: Path) 
 def test_a_sweep(tmp_path: Path, setting: str) -> None:
     values: tuple[object, ...] = ("bilevel", "boost_only") if setting == "gating" else (0.4, 0.7)
     folder = tmp_path / "runs"
-    folder.mkdir()
     for number, (value, seed) in enumerate((value, seed) for value in values for seed in (1, 2)):
         scores = {"a": [0.25 * ((problem + seed + number) % 4) for problem in range(8)]}
-        run = make_run(tmp_path / ".aside", "oar_g", seed, scores, **{setting: value})
-        run.rename(folder / str(number))
+        numbered_run(folder, number, "oar_g", seed, scores, **{setting: value})
     gathered = gather([folder])
     key = "gating.name" if setting == "gating" else "gating.tau"
     levels = compare_levels(gathered, [key], [values[0]])
     out = tmp_path / "out"
-    write_stability(study_of([key]), gathered, levels, out)
+    write_stability(gathered, levels, out)
     before = texts(out)
     assert "too few seeds to tell** (2 of 3 seeds, 3 of 100 steps)" in before["out.md"]
+    assert judged(out) == before
+
+
+def test_a_level_without_a_finished_run_keeps_its_place(tmp_path: Path) -> None:
+    for number, tau in enumerate((0.4, 0.7)):
+        numbered_run(tmp_path / "runs", number, "oar_g", 1, {"a": [0.5, 1.0]}, tau=tau)
+    (tmp_path / "runs" / "1" / "evaluation.json").unlink()
+    gathered, out = gather([tmp_path / "runs"]), tmp_path / "out"
+    write_stability(gathered, compare_levels(gathered, ["gating.tau"], [0.4]), out)
+    before = texts(out)
+    assert "| 0.4 | 1 of 1 | 1 | 75.0" in before["out.md"]
+    assert "| 0.7 | 0 of 1 |  |  |  |  |  |" in before["out.md"]
     assert judged(out) == before
 
 

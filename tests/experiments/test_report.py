@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.report.__main__ import ReportConfig, SectionConfig
-from experiments.report.page import Report, report_html
+from experiments.report.__main__ import ReportConfig
+from experiments.report.page import Report, Section, report_html
 from experiments.report.summary import does_it_matter, summary, what_it_costs, which_tokens
 from oar.analysis.reports.page import UNWRITTEN
 from oar.common.errors import ConfigError, DataError
@@ -41,8 +41,8 @@ def test_every_link_and_picture_leads_to_a_file_or_into_the_page(results: Path, 
     pictures = [str(one["src"]) for one in elements.attributes if "src" in one]
     assert sorted(Path(source).name for source in pictures) == ["gating.png", "recall.png", "second.png", "unnamed.png"]
     links = [*(str(one["href"]) for one in elements.attributes if "href" in one), *pictures]
-    assert {"../results/recall/recall.md#numbers", "../docs/METHOD.md", "../results/embedded/claims.csv"} <= set(links)
-    assert "../results/inspector/step_000001.html" in links
+    assert {"../results/recall/recall.md#numbers", "../docs/METHOD.md", "../results/table1/claims.csv"} <= set(links)
+    assert "../results/inspect_credit/step_000001.html" in links
     for link in links:
         if link.startswith("#"):
             assert link[1:] in ids, link
@@ -58,14 +58,14 @@ def test_text_of_results_stays_text(report: Report) -> None:
     assert not [one for one in elements.attributes if str(one.get("href")).startswith("javascript")]
     (policy,) = (one["content"] for one in elements.attributes if "http-equiv" in one)
     assert str(policy).startswith("default-src 'none'; img-src 'self' file:;")
-    # in the title, the conclusion, the claims (twice) and the provenance of Table 1, and in a title below
-    assert report.text.count("&lt;script&gt;document.title=") == 6
+    # in the title, the conclusion, the claims and the provenance of Table 1, and in a title below
+    assert report.text.count("&lt;script&gt;document.title=") == 5
     assert "{{ made }}" in report.text, "what a page says is not filled in"
 
 
 def test_chapters_stand_in_their_order(report: Report) -> None:
     names = re.findall(r'<h3 id="([^"]+)"', report.text)
-    assert names == ["inspector", "recall", "embedded", "gating", "odd_one", "untabled"]
+    assert names == ["inspect_credit", "recall", "table1", "gating", "odd_one", "untabled"]
     assert re.findall(r'<h2 id="[^"]+">([^<]+)', report.text) == [
         "Which tokens?",
         "Does it matter?",
@@ -90,7 +90,7 @@ def test_what_is_missing_or_broken_is_named(report: Report) -> None:
     ):
         assert sentence in "\n".join(report.notes)
         assert sentence in report.text
-    assert not any("gating" in note or "reference" in note or "inspector" in note for note in report.notes)
+    assert not any("gating" in note or "reference" in note or "inspect_credit" in note for note in report.notes)
 
 
 def test_a_page_shows_what_people_concluded_and_where_its_numbers_come_from(report: Report) -> None:
@@ -117,24 +117,26 @@ def test_the_summary_reads_its_numbers(results: Path) -> None:
         "What became of the paper's claims?",
     ]
     tokens, matter, claims = answers
-    assert tokens.short == "OAR-P and OAR-G are better than chance at the tokens that matter."
-    assert "In 598 completions of model trained" in tokens.sentences[0]
-    assert "73% (OAR-P) and 60% (OAR-G) of the pairs; 50% is chance" in tokens.sentences[0]
-    assert "55% (OAR-P) and 25% (OAR-G) of 196; 20% is chance. OAR-P finds it most often: 55%" in tokens.sentences[1]
-    assert matter.short == "No method is shown to be above GRPO."
-    assert matter.sentences[0] == (
-        "Methods: below: OAR-G (avg@k -1.5 [-2.1, -0.7]); not told apart: OAR-P (avg@k -0.5 [-1.2, +0.3])."
-    )
-    assert matter.sentences[1] == "Controls: above: shuffled (control) (avg@k +1.2 [+0.4, +2.2])."
-    assert "With 3 seeds, only differences of 1.6 to 1.6 points" in matter.sentences[-1]
-    assert tokens.line == (
+    assert tokens.told.short == "OAR-P and OAR-G are better than chance at the tokens that matter."
+    assert tokens.told.line == (
         "AUC of causal tokens: OAR-P 0.73 [0.71, 0.75]; OAR-G 0.60 [0.58, 0.62]; uniform (chance) 0.50 [0.48, 0.52]."
     )
-    assert matter.line == "avg@k, points: OAR-G -1.5 [-2.1, -0.7]; OAR-P -0.5 [-1.2, +0.3]."
-    assert ["OAR-G", "avg@k", "-1.5 [-2.1, -0.7]", "3", "9 (4 to 310)", "1.6"] in matter.rows
-    assert claims.short == "0 of the 1 tests that could be made bear a claim out."
-    assert claims.line.startswith("2 tests: 0 reproduced")
-    assert claims.rows == [["✗ not reproduced", f"A > B {ATTACK}", "avg@k", "-1.5 [-2, -1] points", "1, 2"]]
+    assert list(tokens.told.table) == [
+        "signal, model trained",
+        "AUC of causal tokens [95 %], 598 completions",
+        "first error in top fifth [95 %], 196 wrong ones",
+    ]
+    assert tokens.told.table.iloc[0].tolist() == ["OAR-P", "0.73 [0.71, 0.75]", "0.55 [0.53, 0.57]"]
+    assert matter.told.short == "No method is shown to be above GRPO."
+    assert matter.told.line == "avg@k, points: OAR-G -1.5 [-2.1, -0.7]; OAR-P -0.5 [-1.2, +0.3]."
+    assert matter.told.table["shown"].tolist() == ["below", "not told apart", "above"]
+    first = matter.told.table.iloc[0].tolist()
+    assert first == ["OAR-G", "method", "avg@k", "-1.5 [-2.1, -0.7]", "below", 3, "9 (4 to 310)", "1.6"]
+    assert claims.told.short == "0 of the 1 tests that could be made bear a claim out."
+    assert claims.told.line.startswith("2 tests: 0 reproduced")
+    assert claims.told.table.to_numpy().tolist() == [
+        ["✗ not reproduced", f"A > B {ATTACK}", "avg@k", "-1.5 [-2, -1] points", "1, 2"]
+    ]
     assert len(missing) == 1
 
 
@@ -142,7 +144,7 @@ def test_a_question_that_several_folders_answer_says_which(results: Path, tmp_pa
     several = shutil.copytree(results, tmp_path / "several")
     sweep = write_folder(several / "tau", "# A sweep")
     for name in ("differences.csv", "claims.csv"):
-        shutil.copy(several / "embedded" / name, sweep / name)
+        shutil.copy(several / "table1" / name, sweep / name)
     assert [answer.question for answer in summary(several)[0]] == [
         "Which tokens got the credit?",
         "Does it matter?",
@@ -153,13 +155,13 @@ def test_a_question_that_several_folders_answer_says_which(results: Path, tmp_pa
 
 
 def test_above_and_below_need_an_interval_beside_zero(results: Path) -> None:
-    table = pd.read_csv(results / "embedded" / "differences.csv")
+    table = pd.read_csv(results / "table1" / "differences.csv")
 
     def told(low: float, high: float) -> tuple[str, str]:
         frame = table[table["method"] == "oar_g"].assign(low=low, high=high)
-        answer = does_it_matter("?", frame, "embedded/differences.csv")
+        answer = does_it_matter(frame)
         assert answer is not None
-        return answer.short, answer.sentences[0].split(": ")[1]
+        return answer.short, answer.table["shown"].item()
 
     assert told(0.1, 2.0) == ("OAR-G is above GRPO.", "above")
     assert told(0.0, 2.0) == ("No method is shown to be above GRPO.", "not told apart")
@@ -171,16 +173,16 @@ def test_a_studys_differences_are_read_as_well() -> None:
     known = {"metric": "avg@k", "seeds": 3, "seeds_needed": None, "low": 0.5, "high": 2.0, "difference": 1.0}
     known |= dict.fromkeys(ENDS[3:]) | {"interval_over": "problems and seeds"}
     rows = [known | {"condition": "default", "arm": arm} for arm in ("oar_g", "oracle_causal")]
-    answer = does_it_matter("Matter?", pd.DataFrame(rows), "controls/differences.csv")
+    answer = does_it_matter(pd.DataFrame(rows))
     assert answer is not None
     assert answer.short == "OAR-G is above the reference."
-    assert "oracle_causal (oracle) (avg@k +1.0 [+0.5, +2.0])" in answer.sentences[1]
+    assert answer.table.iloc[1, :4].tolist() == ["oracle_causal (oracle)", "oracle", "avg@k", "+1.0 [+0.5, +2.0]"]
     rows.append(known | {"condition": "long", "arm": "oar_g", "low": -0.5, "seeds_needed": 1200})
-    answer = does_it_matter("Matter?", pd.DataFrame(rows), "pays/differences.csv")
+    answer = does_it_matter(pd.DataFrame(rows))
     assert answer is not None
-    assert "above: OAR-G, default (" in answer.sentences[0]
-    assert "not told apart: OAR-G, long (" in answer.sentences[0]
-    assert [row[4] for row in answer.rows] == ["", "", "1,200"]
+    assert answer.table[""].tolist() == ["OAR-G, default", "oracle_causal (oracle), default", "OAR-G, long"]
+    assert answer.table["shown"].tolist() == ["above", "above", "not told apart"]
+    assert answer.table["seeds to show it"].tolist() == ["", "", "1,200"]
 
 
 def test_costs_are_read_in_steps_of_grpo() -> None:
@@ -191,11 +193,10 @@ def test_costs_are_read_in_steps_of_grpo() -> None:
         for method, values in steps.items()
         for metric, value in zip(metrics, values, strict=True)
     ]
-    answer = what_it_costs("Cost?", pd.DataFrame(rows), "importance-cost/bench.csv")
+    answer = what_it_costs(pd.DataFrame(rows))
     assert answer is not None
     assert answer.short == "A step takes 1.20 (OAR-G) to 2.80 (OAR-P) of GRPO's."
     assert answer.line == "OAR-G 1.20 [1.10, 1.30], OAR-P 2.80 [2.70, 2.90]."
-    assert answer.folder == "importance-cost"
 
 
 def test_a_signal_no_better_than_chance_is_called_that() -> None:
@@ -204,7 +205,7 @@ def test_a_signal_no_better_than_chance_is_called_that() -> None:
     worse = table.assign(
         low=[chance[model, metric] - 0.01 for model, metric in zip(table["model"], table["metric"], strict=True)]
     )
-    answer = which_tokens("?", worse, "recall/recall.csv")
+    answer = which_tokens(worse)
     assert answer is not None
     assert answer.short == "OAR does no better than chance."
 
@@ -212,9 +213,9 @@ def test_a_signal_no_better_than_chance_is_called_that() -> None:
 def test_tables_of_another_form_give_no_answer(tmp_path: Path) -> None:
     for folder, name in (
         ("recall", "recall.csv"),
-        ("embedded", "differences.csv"),
-        ("importance-cost", "bench.csv"),
-        ("embedded", "claims.csv"),
+        ("table1", "differences.csv"),
+        ("bench_importance", "bench_importance.csv"),
+        ("table1", "claims.csv"),
     ):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / name).write_text("other,columns\n1,2\n")
@@ -241,4 +242,4 @@ def test_the_committed_results_have_their_chapters() -> None:
     found = {path.parent.name for path in (ROOT / "results").glob("*/*.md")}
     assert found <= named, "conf/report.yaml says where each experiment stands"
     with pytest.raises(ConfigError, match="recall more often"):
-        ReportConfig("a", "b", [SectionConfig("c", {"recall": ""}), SectionConfig("d", {"recall": ""})])
+        ReportConfig("a", "b", [Section("c", {"recall": ""}), Section("d", {"recall": ""})])

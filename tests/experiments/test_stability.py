@@ -9,18 +9,17 @@ from PIL import Image
 
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
-from experiments.stability.page import study_of, write_stability
+from experiments.stability.page import usual_reference, write_stability
 from oar.analysis.reports.page import UNWRITTEN
-from tests.experiments.made_runs import make_run
+from tests.experiments.made_runs import numbered_run
 from tests.experiments.test_gathering import recorded
 
 
 def page(folder: Path, out: Path, repeat: str | None = None) -> str:
     gathered = gather([folder])
     keys = deciding_keys(gathered)
-    study = study_of(keys)
-    levels = compare_levels(gathered, keys, None, usual=study.reference)
-    return write_stability(study, gathered, levels, out, repeat=repeat).read_text()
+    levels = compare_levels(gathered, keys, None, usual=usual_reference(keys))
+    return write_stability(gathered, levels, out, repeat=repeat).read_text()
 
 
 @pytest.fixture
@@ -33,13 +32,12 @@ def frontier(tmp_path: Path) -> Path:
         tau, beta, seed = (0.2, 0.4)[number // 4], (1.0, 2.0)[number // 2 % 2], 1 + number % 2
         share = 0.5 if tau == 0.2 else 0.75
         settings = {"entropy": entropy, "reward": [0.5] * 20, "seconds": [1.0] * 20} if number == 0 else {}
-        run = make_run(folder / ".aside", "oar_g", seed, {"a": [share] * 4}, tau=tau, beta=beta, **settings)
-        run.rename(folder / str(number))
+        numbered_run(folder, number, "oar_g", seed, {"a": [share] * 4}, tau=tau, beta=beta, **settings)
     return folder
 
 
 def test_the_frontier(frontier: Path, tmp_path: Path) -> None:
-    out = tmp_path / "stability"
+    out = tmp_path / "sweep_gating"
     text = page(frontier, out)
     assert "# The stability frontier over tau and beta" in text
     assert "8 runs of `experiments.train`, 6 finished, 2 not begun; seeds 1, 2" in text
@@ -53,11 +51,11 @@ def test_the_frontier(frontier: Path, tmp_path: Path) -> None:
     made = (
         "python -m experiments.train -m gating.tau=0.2,0.4 gating.beta=1,2 seed=1,2 hydra.sweep.dir=multirun/gating\n"
     )
-    assert made + "python -m experiments.stability 'folders=[multirun/gating]' output_dir=results/stability" in text
+    assert made + "python -m experiments.stability 'folders=[multirun/gating]' output_dir=results/sweep_gating" in text
     for picture in ("frontier.png", "trajectories.png"):
         assert f"({picture})" in text
         with Image.open(out / picture) as image:
-            assert 900 <= image.width <= 2000
+            assert 120 <= image.width <= 270
     tidy = pd.read_parquet(out / "metrics.parquet")
     assert len(tidy) == (20 + 5 * 3) * 2
     assert set(tidy["gating.tau"]) == {0.2, 0.4}
@@ -74,28 +72,25 @@ def test_an_ablation(tmp_path: Path) -> None:
         [(name, seed) for name in ("none", "bilevel", "boost_only") for seed in (1, 2)]
     ):
         share = {"none": 0.25, "bilevel": 0.75, "boost_only": 0.5}[gating]
-        run = make_run(folder / ".aside", "oar_g", seed, {"a": [share] * 4, "b": [0.5] * 4}, gating=gating)
-        run.rename(folder / str(number))
-    text = page(folder, out, repeat="make ablate-gating")
+        numbered_run(folder, number, "oar_g", seed, {"a": [share] * 4, "b": [0.5] * 4}, gating=gating)
+    text = page(folder, out, repeat="make ablation-gating")
     assert "# Gating: both levels, one of them, none" in text
     assert "points from gating bilevel, paired" in text
     assert "| none | 2 of 2 | 1, 2 | 37.5 [37.5, 37.5] | -25.0 [-25.0, -25.0] |" in text
     assert "Of 4 such differences, 2 have an interval without 0" in text  # greedy, all problems are right everywhere
     claim = "boost-only is worse than both together | > 0 | **too few seeds to tell** (2 of 3 seeds, 3 of 100 steps)"
     assert claim in text
-    assert "```\nmake ablate-gating\n```" in text
+    assert "```\nmake ablation-gating\n```" in text
     assert (out / "levels.png").exists()
     assert "have not finished" not in text
 
     kept = text.replace(UNWRITTEN, "Both are needed.")
     (out / "out.md").write_text(kept)
-    assert page(folder, out, repeat="make ablate-gating") == kept
+    assert page(folder, out, repeat="make ablation-gating") == kept
 
 
 def test_a_sweep_that_tests_no_claim_has_no_table_of_them(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
     for number, gating in enumerate(("bilevel", "none")):
-        run = make_run(tmp_path / ".aside", "oar_g", 1, {"a": [0.5] * 4}, gating=gating)
-        run.rename(tmp_path / "runs" / str(number))
+        numbered_run(tmp_path / "runs", number, "oar_g", 1, {"a": [0.5] * 4}, gating=gating)
     assert "claims that these runs can test" not in page(tmp_path / "runs", tmp_path / "out")
     assert not (tmp_path / "out" / "claims.csv").exists()

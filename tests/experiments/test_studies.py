@@ -13,15 +13,15 @@ from experiments.study.credit_dynamics import credit_table, weight_quantities
 from experiments.study.page import draw_differences, write_results
 from experiments.study.studies import arm_differences
 from oar.analysis.arms import METRICS, holm
-from oar.analysis.reports.page import StudyPage
 from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from oar.runs.folder import read_run
 from tests.config.test_config import CONF, composed
-from tests.experiments.made_runs import make_run
+from tests.experiments.made_runs import make_run, toy_study
 from tests.programs import run as run_program
 
 EASY, HARD = [1.0, 1.0, 0.5, 0.5], [0.5, 0.25, 0.0, 0.0]  # avg@4 of four problems
+SMALL = ("~arms", "+arms={grpo: ['method=grpo'], oar_g: ['method=oar_g']}")
 STUDIES = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml") if "arms:" in file.read_text())
 
 
@@ -171,15 +171,12 @@ def test_every_study_composes_and_its_runs_are_all_different(name) -> None:
 
 
 def test_studies_share_their_runs_and_seeds_go_last() -> None:
-    small = ("arms={grpo: ['method=grpo']}", "overrides=['learner.steps=7']")
-    first, again = (study("controls", *small, "seeds=1", f"name={name}")[1] for name in ("one", "other"))
+    seven = (*SMALL, "overrides=['learner.steps=7']", "seeds=1")
+    first, again = (study("controls", *seven, f"name={name}")[1] for name in ("one", "other"))
     assert [run.folder for run in first] == [run.folder for run in again]
-    longer = study("controls", small[0], "overrides=['learner.steps=8']", "seeds=1")[1]
+    _, longer = study("controls", *SMALL, "overrides=['learner.steps=8', 'seed=5']", "seeds=2")
     assert not {run.folder for run in longer} & {run.folder for run in first}
-    _, runs = study("controls", "~arms.random_reward", "seeds=2", "overrides=['seed=5']")
-    assert {run.settings.seed for run in runs} == {1, 2}
-    half = len(runs) // 2
-    assert {run.settings.seed for run in runs[:half]} == {1}  # what is interrupted has whole comparisons
+    assert [run.settings.seed for run in longer] == [1, 1, 2, 2]  # what is interrupted has whole comparisons
 
 
 def test_a_study_that_cannot_work_is_refused() -> None:
@@ -194,12 +191,11 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ),
     ):
         with pytest.raises(ConfigError, match=said):
-            study("controls", override)
+            study("controls", *SMALL, override)
 
 
 def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_path) -> None:
-    arms = "arms={grpo: ['method=grpo'], oar_g: ['method=oar_g']}"
-    chosen = ["seeds=2", "mistakes=false", "~arms", f"+{arms}"]
+    chosen = ["seeds=2", "mistakes=false", *SMALL]
     chosen += [f"work_dir={tmp_path}/runs", f"output_dir={tmp_path}/page"]
     _, runs = study("controls", *chosen)
     for number, job in enumerate(runs):
@@ -223,10 +219,9 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
     runs = [keep_samples(one, [([0.5, 1.5], 1.0)], [([0.0, 2.0], 1.0)]) for one in three_seeds(tmp_path / "runs")]
     folder = tmp_path / "toy"
     made = {"command": "toy", "git_commit": "c0ffee"}
-    about = StudyPage("toy", "Toy", "Why?", "Nothing.", "Six runs.", "", {}, "python -m x", made)
-    page = write_results(about, runs, folder, reference="grpo", credit=True, mistakes=False)
+    page = write_results(toy_study(credit=True), runs, folder, made)
     page.write_text(page.read_text().replace("Nobody has read these numbers yet.", "It helps."))
-    text = write_results(about, runs, folder, reference="grpo", credit=True, mistakes=False).read_text()
+    text = write_results(toy_study(credit=True), runs, folder, made).read_text()
     assert "It helps." in text
     assert "| default | `grpo` | 46.9 ± 0.0 |" in text  # (75 + 18.75) / 2
     assert "| default | `oar_g` | 53.1 ± 3.6 |" in text

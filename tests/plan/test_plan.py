@@ -269,7 +269,7 @@ def test_an_estimator_of_somebody_else_says_what_it_costs_or_counts_as_nothing()
 
 def test_steps_cost_what_was_measured():
     """The embedded assumptions come from GRPO's seconds alone; what other methods cost beside it is foretold by the plan."""
-    with (ROOT / "results" / "importance-cost" / "bench.csv").open() as file:
+    with (ROOT / "results" / "bench_importance" / "bench_importance.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["part"] == "steps"]
     measured = {row["method"]: float(row["value"]) for row in rows if row["metric"] == "step_ratio"}
     names = {

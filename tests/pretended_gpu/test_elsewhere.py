@@ -12,7 +12,8 @@ from experiments.signals.disturbance import disturbance, replaced_tokens
 from oar.analysis.signals.examine import Subject, examine, gated, signal_importance
 from oar.tasks.words import build_tokenizer
 from tests.analysis.test_examine import PROBLEM, RIGHT, SILENT, WRONG, model, rollout, settings, task
-from tests.experiments.test_gradient_signal_measured import config, demonstrations, plan, small, untaught
+from tests.experiments.measurements import config, prepared
+from tests.experiments.test_gradient_signal_measured import demonstrations, small, untaught
 from tests.experiments.test_inspect_signals import STEP, kept
 from tests.pretended_gpu import PretendedGpu, pretended_gpu
 
@@ -54,8 +55,10 @@ def test_the_inspector(tmp_path: Path) -> None:
 
 
 def test_gradients_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = config("units=6")
-    arms = {name: small(settings) for name, settings in plan(cfg).items() if name in ("grpo", "oar_p")}
+    cfg = config("gradient_signal", "units=6")
+    arms = {
+        name: small(settings) for name, settings in prepared("gradient_signal").items() if name in ("grpo", "oar_p")
+    }
     tokenizer = build_tokenizer(1024)
     untaught(tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

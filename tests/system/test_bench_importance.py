@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from oar.rollout.server.engine import VllmEngine
-from tests.experiments.test_costs import KEYS
+from tests.experiments.test_costs import EIGHT
 from tests.programs import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.system]
@@ -31,7 +31,7 @@ def test_all_parts_and_a_second_call(base_engine: VllmEngine, tmp_path: Path) ->
     code, output = run("bench_importance", *options(tmp_path, base_engine.url))
     assert code == 0, output
     numbers = json.loads(output.splitlines()[-1])
-    assert set(numbers) == KEYS
+    assert set(numbers) == set(EIGHT)
     assert {key for key, value in numbers.items() if value is None} == {
         "exact_over_plain_256",
         "window_growth_256_1024",
@@ -40,10 +40,10 @@ def test_all_parts_and_a_second_call(base_engine: VllmEngine, tmp_path: Path) ->
     assert 0.5 < numbers["best_one_backward_spearman"] < 1
     assert numbers["oar_p_exact_step_ratio"] > 0
     assert sorted(path.name for path in tmp_path.glob("*.*")) == [
-        *("bench.csv", "bench.md", "bench.png", "provenance.json"),
+        *("bench_importance.csv", "bench_importance.md", "bench_importance.png", "provenance.json"),
     ]
 
-    table = pd.read_csv(tmp_path / "bench.csv")
+    table = pd.read_csv(tmp_path / "bench_importance.csv")
     assert set(table["part"]) == {"synthetic", "embedded", "steps"}
     exact = table[(table["part"] == "embedded") & (table["method"] == "oar_p")].set_index("metric")["value"]
     assert exact["spearman"] == pytest.approx(1)

@@ -28,9 +28,9 @@ def test_both_sides_compute_the_same_and_a_second_call(tmp_path: Path) -> None:
     assert numbers["loss_abs_diff"] < 1e-5
     assert 0 < numbers["time_ratio_vs_trl"] < 10
     assert sorted(path.name for path in tmp_path.glob("*.*")) == [
-        *("bench.csv", "bench.md", "bench.png", "provenance.json"),
+        *("bench_learner.csv", "bench_learner.md", "bench_learner.png", "provenance.json"),
     ]
-    table = pd.read_csv(tmp_path / "bench.csv")
+    table = pd.read_csv(tmp_path / "bench_learner.csv")
     value = table.set_index(["side", "metric"])["value"]
     assert value["oar", "norm_rel_diff"] < 1e-4, "not only the loss: the gradient too"
     assert value["oar", "padding"] == 0

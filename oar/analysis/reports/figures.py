@@ -1,11 +1,11 @@
-"""The pictures of arms: accuracies, differences with their intervals, learning curves.
+"""The pictures of several experiments: values with their intervals, learning curves.
 
 Colours are Okabe and Ito's, and every method has a marker of its own as well; controls and oracles are hollow and
 dashed. No pyplot: no global state, no window.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from oar.analysis.reports.methods import METHOD, kind
+from oar.analysis.reports.methods import METHOD, kind, label
 from oar.common.files import atomic_path
-from oar.evaluation.evaluate import MEAN, METRICS
-from oar.statistics.intervals import CONFIDENCE, mean_and_standard_error
+from oar.evaluation.evaluate import MEAN
+from oar.statistics.intervals import CONFIDENCE
 
 COLOURS = ("#7f7f7f", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 MARKERS = ("s", "o", "^", "D", "v", "P", "X", "*")
@@ -29,6 +28,8 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.3,
     "font.size": 10,
 }
+THICK = f"thin: {CONFIDENCE:.0%} interval to judge by; thick: of its bootstrap alone"
+DPI = 150
 FAR = 3.0  # of the median reach of the intervals: a difference beyond is not drawn to scale
 # metric of metrics.jsonl: title of its panel, steps of the running mean (one batch is noisy, an evaluation is not)
 CURVES = {
@@ -37,25 +38,6 @@ CURVES = {
     "train/entropy": ("policy entropy (nats per token), running mean of 9 steps", 9),
     "weights/ess_ratio": ("ESS ratio of the token weights, running mean of 9 steps", 9),
 }
-
-
-def draw_table1(scores: pd.DataFrame, labels: Mapping[str, str], path: Path) -> None:
-    """Dots per benchmark with the standard error over seeds, one panel per metric.
-
-    `scores` is `experiments.table1.page.read_scores`; `labels` maps methods to names, in drawing order.
-    """
-    metrics = [metric for metric in METRICS if metric in set(scores["metric"])]
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 1.0 + 3.4 * len(metrics)), layout="constrained")
-        for axes, metric in zip(figure.subplots(len(metrics), 1, squeeze=False)[:, 0], metrics, strict=True):
-            rows = scores[scores["metric"] == metric]
-            _draw_dots(axes, rows, labels)
-            axes.set_title(with_sampling(METRICS[metric], rows), loc="left")
-        seeds = scores.groupby("method")["seed"].nunique()
-        count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
-        bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
-        figure.suptitle(f"Profile {scores['profile'].iloc[0]}, seeds per method: {count}{bars}", fontsize=11)
-        save_png(figure, path)
 
 
 def with_sampling(title: str, rows: pd.DataFrame) -> str:
@@ -67,121 +49,165 @@ def with_sampling(title: str, rows: pd.DataFrame) -> str:
     )
 
 
-def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], labels: Mapping[str, str], path: Path) -> None:
-    """Learning curves: thin lines are seeds as logged, the thick one their mean at the steps that all of them have.
+def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], methods: Sequence[str], path: Path) -> None:
+    """Learning curves with `lines`, a panel per metric of CURVES.
 
-    `runs`: (method, metrics by step) per trained cell. A method without a metric (GRPO has no weights) has no line.
+    `runs`: (method, metrics by step) of each. A method without a metric (GRPO has no weights) has no line.
     """
+    panels, windows = {}, {}
+    for metric, (title, windows[title]) in CURVES.items():
+        curves = [
+            run[metric].dropna().rename("value").rename_axis("step").reset_index().assign(series=method, run=number)
+            for number, (method, run) in enumerate(runs)
+            if metric in run
+        ]
+        panels[title] = pd.concat(curves) if curves else pd.DataFrame(columns=["series"])
+    draw_lines(panels, path, series=methods, columns=2, size=(6.0, 3.5), windows=windows)
+
+
+def draw_lines(
+    panels: Mapping[str, pd.DataFrame],
+    path: Path,
+    *,
+    series: Sequence[str],
+    columns: int,
+    size: tuple[float, float],
+    windows: Mapping[str, int] | None = None,
+    sharey: bool = False,
+    legend: str = "",
+) -> None:
+    """A panel per title with `lines` over training steps, so many beside each other, each of `size` inches, and one legend.
+
+    `windows`: by title the steps of the running mean; `sharey`: the panels of a row have one scale; `legend`: its title.
+    """
+    down = -(-len(panels) // columns)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(12, 7), layout="constrained")
-        shown: dict[str, Line2D] = {}
-        for axes, (metric, (title, window)) in zip(figure.subplots(2, 2).flat, CURVES.items(), strict=True):
-            for index, (method, name) in enumerate(labels.items()):
-                curves = [run[metric].dropna() for of, run in runs if of == method and metric in run]
-                if not curves:
-                    continue
-                style = {"color": COLOURS[index % len(COLOURS)], **_face(method)}
-                for curve in curves:
-                    axes.plot(curve.index, curve, linewidth=0.6, alpha=0.35, color=style["color"])
-                mean = pd.concat(curves, axis=1, join="inner").mean(axis=1)
-                mean = mean.rolling(window, center=True, min_periods=1).mean()
-                style["linestyle"] = "-" if kind(method) == METHOD else "--"
-                marks = {"marker": _marker(index), "markevery": max(1, len(mean) // 8), "markersize": 5}
-                (shown[name],) = axes.plot(mean.index, mean, linewidth=2, **marks, **style)
+        figure = Figure(figsize=(size[0] * columns, size[1] * down), layout="constrained")
+        grid = figure.subplots(down, columns, sharey="row" if sharey else False, squeeze=False)
+        for axes, (title, rows) in zip(grid.flat, panels.items(), strict=False):
+            lines(axes, rows, series=series, window=(windows or {}).get(title, 1))
             axes.set_title(title, loc="left", fontsize=10)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        for axes in grid[-1]:
             axes.set_xlabel("training step")
-        figure.legend(shown.values(), shown.keys(), loc="outside right upper", frameon=False)
+        known = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        names = [label(name) for name in series if label(name) in known]
+        handles = [known[name] for name in names]
+        figure.legend(handles, names, title=legend, loc="outside right upper", frameon=False)
         save_png(figure, path)
 
 
-def draw_forest(
-    panels: Mapping[str, pd.DataFrame], path: Path, *, xlabel: str = "", plain: Collection[str] = ()
-) -> None:
-    """A panel per title, dots with their intervals; rows: name and height of the line, style, value and the ends of ENDS.
+def lines(axes: Axes, rows: pd.DataFrame, *, series: Sequence[str], window: int = 1) -> None:
+    """Thin lines are runs as they are, the thick one of a series is their mean at the steps that all of them have, smoothed.
 
-    Differences stand around a line at 0; `plain` panels are of something else. What the bootstrap alone says is drawn thick. A
-    difference that is far from all others stands as an arrow with its number at the edge, so that it does not squeeze them, and
-    an interval that goes on beyond the edge has an arrow there.
+    rows: `series`, `run`, step, value; where `marked` is there and true, a cross stands. `series` as in `dots`.
     """
-    lines = pd.concat(panels.values()).drop_duplicates("height")
+    for name, own in rows.groupby("series", sort=False):
+        look, runs = style(str(name), series), own.pivot(index="step", columns="run", values="value")
+        for _, curve in runs.items():
+            axes.plot(curve.dropna(), linewidth=0.6, alpha=0.35, color=look["color"])
+        mean = runs.dropna().mean(axis=1).rolling(window, center=True, min_periods=1).mean()
+        look |= {"linestyle": "-" if kind(str(name)) == METHOD else "--", "markevery": max(1, len(mean) // 8)}
+        axes.plot(mean, linewidth=2, markersize=5, label=label(str(name)), **look)
+    if "marked" in rows:
+        crosses = rows[rows["marked"]]
+        axes.plot(crosses["step"], crosses["value"], "x", color=COLOURS[5], markersize=9, markeredgewidth=2)
+
+
+def draw_dots(
+    panels: Mapping[str, pd.DataFrame],
+    path: Path,
+    *,
+    series: Sequence[str] | None = None,
+    beside: Mapping[str, float] | None = None,
+    xlabel: str = "",
+    note: str = "",
+) -> None:
+    """A panel per title with `dots`, which share their lines; `beside`: by title where a panel has its dotted line.
+
+    Several series have one legend. `xlabel`: of every panel; `note`: above them all.
+    """
+    rows = pd.concat(panels.values())
+    series = series or ["", *rows["series"].unique()]
+    lines = list(dict.fromkeys(rows["line"]))
+    together = rows["series"].nunique() if rows.groupby("line")["series"].nunique().max() > 1 else 1
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 1.4 + 0.3 * len(lines)), layout="constrained")
+        size = (2.6 + max(2.5 * len(panels), 7.4), 1.4 + (0.3 + 0.07 * (together - 1)) * len(lines))
+        figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axes, (title, rows) in zip(grid, panels.items(), strict=True):
-            edge = FAR * rows[["bootstrap_low", "bootstrap_high"]].abs().max(axis=1).median()
-            edge = math.inf if title in plain or math.isnan(edge) else edge
-            for row in rows.dropna(subset="value").to_dict("records"):
-                _draw_interval(axes, row, edge)
-            if title not in plain:
-                axes.axvline(0.0, color="#555555", linewidth=1, linestyle=":")
+        for axes, (title, own) in zip(grid, panels.items(), strict=True):
+            dots(axes, own, lines=lines, series=series, beside=(beside or {}).get(title))
             axes.set_title(title, fontsize=10, loc="left")
             axes.set_xlabel(xlabel)
-            axes.grid(visible=False, axis="y")
-        grid[0].set_yticks(lines["height"], lines["name"])
-        grid[0].set_ylim(lines["height"].max() + 0.7, -0.7)
-        figure.supxlabel(f"thin: {CONFIDENCE:.0%} interval to judge by; thick: of its bootstrap alone", fontsize=9)
+        if together > 1:
+            known = dict(zip(*reversed(grid[0].get_legend_handles_labels()), strict=True))
+            figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(known), frameon=False)
+        if note:
+            figure.suptitle(note, fontsize=9)
         save_png(figure, path)
 
 
-def _draw_interval(axes: Axes, row: Mapping[Any, Any], edge: float) -> None:
-    value, height, colour = row["value"], row["height"], COLOURS[row["style"] % len(COLOURS)]
-    if abs(value) > edge:
-        side = "left" if value < 0 else "right"
-        axes.text(
-            0.01 if value < 0 else 0.99,
-            height,
-            f"◂ {value:+.1f}" if value < 0 else f"{value:+.1f} ▸",
-            transform=axes.get_yaxis_transform(),
-            color=colour,
-            horizontalalignment=side,
-            verticalalignment="center",
-        )
-        return
-    low, high = max(row["low"], -edge), min(row["high"], edge)
-    axes.hlines(height, low, high, color=colour, linewidth=0.9)
-    axes.hlines(height, row["bootstrap_low"], row["bootstrap_high"], color=colour, linewidth=2.8)
-    for end, mark, beyond in ((low, "<", row["low"] < low), (high, ">", row["high"] > high)):
-        if beyond:
-            axes.plot(end, height, mark, color=colour, markersize=4)
-    axes.plot(value, height, MARKERS[row["style"] % len(MARKERS)], color=colour, markersize=6)
+def dots(
+    axes: Axes, rows: pd.DataFrame, *, lines: Sequence[str], series: Sequence[str], beside: float | None = None
+) -> None:
+    """Values with their intervals, a line for each name of `lines`, from the top.
+
+    rows: `line`, `series`, value, low, high; with bootstrap_low and bootstrap_high that interval is drawn thick in the other.
+    `series`: by its place there one has its colour and its mark; where a line has several, they stand below each other.
+    `beside`: where a dotted line stands. A difference that is far from all others stands as an arrow with its number at the
+    edge, so that it does not squeeze them, and an interval that goes on beyond the edge has an arrow there.
+    """
+    several = rows.groupby("line")["series"].nunique().max() > 1
+    present = [name for name in series if name in set(rows["series"])]
+    edge = _edge(rows, beside)
+    for row in rows.dropna(subset="value").to_dict("records"):
+        height, look = float(lines.index(row["line"])), style(row["series"], series)
+        if several:
+            height += 0.7 * ((present.index(row["series"]) + 0.5) / len(present) - 0.5)
+        if abs(row["value"]) > edge:
+            _arrow(axes, row["value"], height, look["color"])
+            continue
+        low, high = max(row["low"], -edge), min(row["high"], edge)
+        axes.hlines(height, low, high, color=look["color"], linewidth=1.2)
+        for end, mark, beyond in ((low, "<", row["low"] < low), (high, ">", row["high"] > high)):
+            if beyond:
+                axes.plot(end, height, mark, color=look["color"], markersize=4)
+        if "bootstrap_low" in row:
+            axes.hlines(height, row["bootstrap_low"], row["bootstrap_high"], color=look["color"], linewidth=2.8)
+        axes.plot(row["value"], height, markersize=5, linestyle="", label=label(row["series"]), **look)
+    if beside is not None:
+        axes.axvline(beside, color="#555555", linewidth=1, linestyle=":")
+    axes.set_yticks(range(len(lines)), lines)
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
 
 
-def _draw_dots(axes: Axes, rows: pd.DataFrame, labels: Mapping[str, str]) -> None:
-    benchmarks = [name for name in rows["benchmark"].unique() if name != MEAN] + [MEAN]
-    width = 0.7 / len(labels)
-    for index, (method, name) in enumerate(labels.items()):
-        values = rows[rows["method"] == method].groupby("benchmark")["value"]
-        summary = [mean_and_standard_error(values.get_group(benchmark)) for benchmark in benchmarks]
-        offset = (index - (len(labels) - 1) / 2) * width
-        axes.errorbar(
-            [position + offset for position in range(len(benchmarks))],
-            [mean for mean, _ in summary],
-            yerr=[error or 0.0 for _, error in summary],  # one seed: no bar
-            fmt=_marker(index),
-            color=COLOURS[index % len(COLOURS)],
-            **_face(method),
-            markersize=5,
-            capsize=3,
-            label=name,
-        )
-    axes.axvline(len(benchmarks) - 1.5, color="#999999", linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(benchmarks)), benchmarks)
-    axes.set_xlim(-0.5, len(benchmarks) - 0.5)
-    axes.set_ylabel("correct (%)")
-    axes.grid(visible=False, axis="x")
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+def _edge(rows: pd.DataFrame, beside: float | None) -> float:
+    """How far differences from 0 are drawn to scale; all are where there are none but near ones."""
+    if beside != 0 or "bootstrap_low" not in rows:
+        return math.inf
+    edge = FAR * rows[["bootstrap_low", "bootstrap_high"]].abs().max(axis=1).median()
+    return math.inf if math.isnan(edge) else edge
 
 
-def _marker(index: int) -> str:
-    """Shifted by one for each round of the colours: no two of 64 methods have both in common."""
-    return MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
+def _arrow(axes: Axes, value: float, height: float, colour: str) -> None:
+    place, text = (0.01, f"◂ {value:+.1f}") if value < 0 else (0.99, f"{value:+.1f} ▸")
+    side = "left" if value < 0 else "right"
+    placed: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "ha": side, "va": "center"}
+    axes.text(place, height, text, color=colour, **placed)
 
 
-def _face(method: str) -> dict[str, Any]:
-    return {} if kind(method) == METHOD else {"markerfacecolor": "none"}
+def style(name: str, names: Sequence[str]) -> dict[str, Any]:
+    """Colour and marker by the place among `names`: no two of 64 have both in common. Controls and oracles are hollow."""
+    index, face = names.index(name), {} if kind(name) == METHOD else {"markerfacecolor": "white"}
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
+    } | face
 
 
 def save_png(figure: Figure, path: Path) -> None:
     """The figure as a PNG file, written atomically, without the name of the program that made it."""
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
+        figure.savefig(temporary, dpi=DPI, format="png", metadata={"Software": None})

@@ -1,5 +1,7 @@
 """How methods are called, in which order they stand, and which of them are no methods but controls."""
 
+from collections.abc import Sequence
+
 BASE, GRPO = "base", "grpo"
 LABELS = {BASE: "Base model", GRPO: "GRPO", "oar_g": "OAR-G", "oar_p": "OAR-P"}
 METHOD, CONTROL, ORACLE = "method", "control", "oracle"
@@ -25,3 +27,9 @@ def method_order(method: str) -> tuple[int, int, str]:
 def label(method: str) -> str:
     """How a method is called in tables and pictures; what is none is marked."""
     return LABELS.get(method, method if kind(method) == METHOD else f"{method} ({kind(method)})")
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`, or `none`, by how methods are called."""
+    *first, last = [label(name) for name in names] or ["none"]
+    return f"{', '.join(first)} and {last}" if first else last

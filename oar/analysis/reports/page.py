@@ -1,75 +1,71 @@
-"""The page of an experiment: question, what the paper says, what was run, tables, pictures, what follows, how to repeat it;
-and the tables of all pages, in Markdown.
+"""Pages: a template filled with what was measured, and the tables of Markdown in it.
 
-Every folder of results/ with such a page holds `<name>.md`, its tables, its pictures and `provenance.json`, and `make report`
-reads them all.
+Every folder of results/ with a page holds `<name>.md`, its tables, its pictures and `provenance.json`. The page's template
+stands beside the code of its experiment and extends `oar/analysis/reports/page.md.j2`, whose blocks every page has in the same
+order. Templates have the globals `table(header, rows)` and `picture(file, caption)`, and the filters `table` and
+`records` of a DataFrame, `with_error`, `interval`, `fixed`, `label`, `listed` and `cell`:
+
+    {{ row.value | with_error(row.error) }} {{ row.low | interval(row.high) }}    69.4 ± 0.3 [-0.3, +1.2]
 """
 
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+
+from oar.analysis.reports.methods import label, listed
+from oar.common.errors import DataError
 from oar.common.files import atomic_path, write_text_atomic
+from oar.common.provenance import ROOT
 
 if TYPE_CHECKING:  # the GPU check writes tables where there is no pandas
     import pandas as pd
 
+PAGE = Path(__file__).with_name("page.md.j2")
 OPENED, CLOSED = "<!-- what follows -->", "<!-- /what follows -->"  # what stands between them is written by people
 UNWRITTEN = "Nobody has read these numbers yet."
 
 
-@dataclass(frozen=True, slots=True)
-class StudyPage:
-    """What a page says, in Markdown.
+def write_page(path: Path, template: Path, provenance: Mapping[str, Any], **values: Any) -> Path:
+    """Write the page `path` and provenance.json beside it, each atomically; returns `path`.
 
-    name: of the folder and the file; measured: tables and how to read them; pictures: file in the same folder to its caption;
-    repeat: the one command that measures it again; provenance: `oar.common.provenance.collect_provenance` or
-    `oar.launch.pool.joint_provenance`.
+    The template gets `values`, `provenance` and `follows`: what people wrote under "What follows" stays. Tables and pictures
+    are the caller's to write, before. Raises DataError as `rendered` does.
     """
-
-    name: str
-    title: str
-    question: str
-    paper: str
-    ran: str
-    measured: str
-    pictures: Mapping[str, str]
-    repeat: str
-    provenance: Mapping[str, object]
-
-    def markdown(self, follows: str) -> str:
-        """The whole page, with what people concluded."""
-        pictures = [f"![{caption}]({file})\n\n*{caption}*" for file, caption in self.pictures.items()]
-        shown = ("command", "git_commit", "git_dirty", "versions", "config_hash", "cpu", "cores", "gpu", "started")
-        rows = [[key, cell_text(self.provenance[key])] for key in shown if key in self.provenance]
-        return "\n\n".join(
-            [
-                f"# {self.title}",
-                f"**Question.** {self.question.strip()}",
-                f"**What the paper says.** {self.paper.strip()}",
-                f"**What was run.** {self.ran.strip()}",
-                self.measured.strip(),
-                *pictures,
-                f"## What follows\n\n{OPENED}\n{follows.strip()}\n{CLOSED}",
-                f"## How to repeat it\n\n```\n{self.repeat}\n```",
-                f"## Provenance\n\n{table_lines(['', ''], rows)}\n",
-            ]
-        )
-
-
-def write_study(page: StudyPage, folder: Path) -> Path:
-    """Write `<name>.md` and `provenance.json` into `folder`, each atomically; returns the page.
-
-    What people wrote under "What follows" stays. Tables and pictures are the caller's to write, before.
-    """
-    path = folder / f"{page.name}.md"
-    write_text_atomic(path, page.markdown(conclusion_of(path)))
-    write_text_atomic(folder / "provenance.json", json.dumps(page.provenance, indent=2, allow_nan=False) + "\n")
+    text = rendered(
+        template, provenance=provenance, follows=f"{OPENED}\n{conclusion_of(path).strip()}\n{CLOSED}", **values
+    )
+    write_text_atomic(path, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+    write_text_atomic(path.parent / "provenance.json", json.dumps(provenance, indent=2, allow_nan=False) + "\n")
     return path
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """The template filled with `values`; in one of HTML they are escaped.
+
+    It names others, which it extends or includes, by their path in the repository. Raises DataError where one of them is not
+    there or is none, or names what has no value.
+    """
+    page = Environment(
+        loader=FileSystemLoader([template.parent, ROOT]),
+        autoescape=".html" in template.suffixes,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    page.globals |= {"table": table_lines, "picture": picture}
+    page.filters |= {"table": frame_table, "with_error": with_error, "interval": interval_text, "cell": cell_text}
+    page.filters |= {"records": records, "fixed": fixed, "label": label, "listed": listed}
+    try:
+        return page.get_template(template.name).render(**values)
+    except TemplateError as error:
+        raise DataError(f"{template} cannot be filled in ({error}): correct it.") from error
 
 
 def conclusion_of(path: Path) -> str:
@@ -78,18 +74,26 @@ def conclusion_of(path: Path) -> str:
     return found[1] if found else UNWRITTEN
 
 
-def cell_text(value: object) -> str:
-    """A value of a provenance, for a cell."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "; ".join(dict.fromkeys(map(cell_text, value)))
-    return str(value)
-
-
-def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table_lines(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """A table of Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])
+    titles = list(header)
+    lines: list[Iterable[object]] = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def frame_table(frame: "pd.DataFrame") -> str:
+    """A table of Markdown; what is missing is blank."""
+    return table_lines(frame.columns, frame.astype(object).where(frame.notna(), "").to_numpy().tolist())
+
+
+def records(frame: "pd.DataFrame") -> list[dict[Any, Any]]:
+    """The rows; what is missing is None."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+
+def picture(file: str, caption: str) -> str:
+    """A picture of the page's folder, and its caption below."""
+    return f"![{caption}]({file})\n\n*{caption}*"
 
 
 def with_error(value: float, error: float | None, form: str = ".1f") -> str:
@@ -100,6 +104,20 @@ def with_error(value: float, error: float | None, form: str = ".1f") -> str:
 def interval_text(low: float | None, high: float | None, form: str = "+.1f") -> str:
     """`[-0.3, +1.2]`; a blank where there is no interval."""
     return "" if low is None or math.isnan(low) else f"[{low:{form}}, {high:{form}}]"
+
+
+def fixed(value: float, digits: int = 1) -> str:
+    """With this many digits after the point, and no minus before a zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def cell_text(value: object) -> str:
+    """A value of a provenance, for a cell."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "; ".join(dict.fromkeys(map(cell_text, value)))
+    return str(value)
 
 
 def write_csv(table: "pd.DataFrame", path: Path) -> None:

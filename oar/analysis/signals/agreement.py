@@ -3,18 +3,17 @@
 Agreement is taken per completion and averaged over completions; intervals resample problems. Pure numpy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from oar.analysis.signals.recall import ALL, CORRECT, OVERLAP, SPEARMAN, WRONG
-from oar.common.errors import DataError
+from oar.analysis.signals.recall import ALL, CORRECT, OVERLAP, SPEARMAN, WRONG, differences, split_averages
 from oar.statistics.attribution import spearman, top_fifth, top_fifth_overlap, top_k_probability
-from oar.statistics.intervals import grouped_interval
 
+Completions = Sequence[ArrayLike]  # (T,) for each of N
 COLUMNS = ["condition", "split", "signal", "metric", "value", "low", "high", "n"]
 WEIGHTS, MASS = "weights_pearson", "mass_in_top_fifth"
 SECONDS, FORWARD, BACKWARD = "seconds", "forward_tokens", "backward_tokens"  # all per completion
@@ -40,6 +39,13 @@ def agreement(
     }
 
 
+def agreements(
+    signal: Completions, reference: Completions, weights: Completions, reference_weights: Completions
+) -> pd.DataFrame:
+    """`agreement` of N completions: a row for each, a column for each of AGREEMENT."""
+    return pd.DataFrame([agreement(*each) for each in zip(signal, reference, weights, reference_weights, strict=True)])
+
+
 def pearson(signal: ArrayLike, reference: ArrayLike) -> float:
     """Linear correlation of (T,) and (T,): 0 for a constant signal, NaN where the reference is constant."""
     ours, theirs = np.asarray(signal, dtype=np.float64), np.asarray(reference, dtype=np.float64)
@@ -53,7 +59,7 @@ def agreement_between(draws: ArrayLike) -> float:
     return float(np.mean([spearman(one, other) for one, other in combinations(np.asarray(draws), 2)]))
 
 
-def fidelity_table(measured: pd.DataFrame, *, pairs: Sequence[tuple[str, str]], seed: int) -> pd.DataFrame:
+def fidelity_table(measured: pd.DataFrame, *, pairs: Sequence[Sequence[str]], seed: int) -> pd.DataFrame:
     """COLUMNS, a row per condition, split (all, correct, wrong completions), signal and metric.
 
     measured: a row per condition, signal and completion with the columns `problem`, `correct`, AGREEMENT and COSTS; in each
@@ -68,8 +74,12 @@ def fidelity_table(measured: pd.DataFrame, *, pairs: Sequence[tuple[str, str]], 
             for metric in COSTS:
                 if each[metric].notna().any():
                     rows.append((condition, ALL, name, metric, float(each[metric].iloc[0]), np.nan, np.nan, len(each)))
-        for name, each in (signals | _differences(signals, pairs)).items():
-            rows += [(condition, *row) for row in _averages(name, each, seed)]
+        completions = next(iter(signals.values()))
+        correct = completions["correct"].to_numpy(dtype=bool)
+        agreed = differences({name: each[list(AGREEMENT)] for name, each in signals.items()}, pairs)
+        splits = {ALL: np.ones_like(correct), CORRECT: correct, WRONG: ~correct}
+        found = split_averages(agreed, splits, completions["problem"].to_numpy(), seed=seed)
+        rows += [(condition, *row) for row in found]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -86,27 +96,3 @@ def condition_facts(measured: pd.DataFrame, reference: str) -> dict[str, dict[st
         }
         for condition, each in completions
     }
-
-
-def _differences(signals: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> dict[str, pd.DataFrame]:
-    found = {}
-    for pair in pairs:
-        for name in pair:
-            if name not in signals:
-                raise DataError(f"{name!r} must be one of the signals ({', '.join(signals)}) to be compared with.")
-        ours, theirs = (signals[name] for name in pair)
-        difference = ours.assign(**{metric: ours[metric] - theirs[metric] for metric in AGREEMENT})
-        found[f"{pair[0]} - {pair[1]}"] = difference
-    return found
-
-
-def _averages(signal: str, completions: pd.DataFrame, seed: int) -> list[tuple[object, ...]]:
-    correct = completions["correct"].astype(bool)
-    rows: list[tuple[object, ...]] = []
-    for split, chosen in {ALL: correct | True, CORRECT: correct, WRONG: ~correct}.items():
-        for metric in AGREEMENT:
-            some = completions[chosen & completions[metric].notna()]
-            if len(some):
-                interval = grouped_interval(some[metric], some["problem"].to_numpy(), seed=seed)
-                rows.append((split, signal, metric, float(some[metric].mean()), *interval, len(some)))
-    return rows

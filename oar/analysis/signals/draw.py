@@ -17,12 +17,13 @@ def draw(
     task: Task,
     problems: Sequence[Problem],
     *,
+    samples: int = 1,
     temperature: float,
     max_new_tokens: int,
     seed: int,
 ) -> list[list[Rollout]]:
-    """One completion per problem, drawn without an engine: its start takes longer than all that is drawn here."""
-    prompts = [task.encode_prompt(problem) for problem in problems]
+    """`samples` completions of each problem, drawn without an engine: its start takes longer than all that is drawn here."""
+    prompts = [task.encode_prompt(problem) for problem in problems for _ in range(samples)]
     width = max(map(len, prompts))
     ids = torch.tensor([[task.pad_id] * (width - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -41,10 +42,10 @@ def draw(
         )
     completions = drawn.sequences[:, width:]
     logprobs = torch.stack(drawn.scores, dim=1).log_softmax(dim=-1).gather(2, completions[:, :, None])[:, :, 0]
-    groups = []
+    found = []
     for prompt, tokens, chosen in zip(prompts, completions.tolist(), logprobs.tolist(), strict=True):
         stopped = task.tokenizer.eos_token_id in tokens
         end = tokens.index(task.tokenizer.eos_token_id) + 1 if stopped else len(tokens)
         reason = "stop" if stopped else "length"
-        groups.append([Rollout(tuple(prompt), tuple(tokens[:end]), tuple(chosen[:end]), 0, reason)])
-    return groups
+        found.append(Rollout(tuple(prompt), tuple(tokens[:end]), tuple(chosen[:end]), 0, reason))
+    return [found[at : at + samples] for at in range(0, len(found), samples)]

@@ -12,15 +12,16 @@ from transformers import PreTrainedModel
 from oar.analysis.signals.recall import Truth
 from oar.common.errors import DataError
 from oar.common.seeding import derive_seed
-from oar.config import TrainConfig, build
+from oar.config import LearnerConfig, ProbeConfig, TrainConfig, build
 from oar.learner.collect import GradedBatch, grade_rollouts
 from oar.learner.parity import parity_metrics
+from oar.method.advantages import group_advantages
 from oar.method.batch import CompletionBatch
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs
-from oar.method.probes import make_probe
+from oar.method.probes import Probe, make_probe
 from oar.rollout.types import Rollout
 from oar.statistics.attribution import Floats
 from oar.tasks.problem import Problem
@@ -60,16 +61,28 @@ def examine(
     rows = (batch.has_answer & batch.reasoning_mask.any(dim=1)).nonzero()[:, 0]
     if not len(rows):
         raise DataError("A signal needs completions with an answer, but the model gave none: train it longer.")
-    conclude, warm = task.encode_marker(settings.probe.conclude), settings.probe.warmup_steps
     inputs = CreditInputs(
         model,
         batch,
-        make_probe(settings.probe.name, conclude, step=warm, warmup_steps=warm),
+        warm_probe(settings.probe, task),
         scores,
         _seeds(settings.seed, range(len(batch))),
         graded.marks,
     )
     return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch))
+
+
+def warm_probe(cfg: ProbeConfig, task: Task) -> Probe:
+    """The probe once its warm-up is over."""
+    conclude, warm = task.encode_marker(cfg.conclude), cfg.warmup_steps
+    return make_probe(cfg.name, conclude, step=warm, warmup_steps=warm)
+
+
+def completion_advantages(rewards: Tensor, cfg: LearnerConfig) -> Tensor:
+    """(B,) of rewards (B,), group by group, as the learner has them."""
+    return group_advantages(
+        rewards, cfg.num_generations, divide_by_std=cfg.divide_by_std, leave_one_out=cfg.leave_one_out
+    )
 
 
 def redrawn(subject: Subject, seed: int) -> CreditInputs:

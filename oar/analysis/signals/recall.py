@@ -4,7 +4,7 @@ Metrics are taken per completion and averaged over completions; intervals resamp
 are not independent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -72,7 +72,7 @@ def recall_table(
     truth: Truth,
     *,
     reference: str,
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[Sequence[str]],
     k: Sequence[int],
     seed: int,
 ) -> pd.DataFrame:
@@ -84,13 +84,11 @@ def recall_table(
     is defined for no completion has no row. The parts of the calibration (`causal_share_0.0` for scores from 0 to 0.1, ...)
     count tokens: their n is tokens. Raises DataError for a reference or a pair that is not among the signals.
     """
-    for name in (reference, *chain.from_iterable(pairs)):
-        if name not in signals:
-            raise DataError(f"{name!r} must be one of the signals ({', '.join(signals)}) to be compared with.")
+    if reference not in signals:
+        raise unknown_signal(reference, signals)
     splits, problems = truth.splits(), np.asarray(truth.problems)
     metrics = {name: _metrics(values, signals[reference], truth, k) for name, values in signals.items()}
-    metrics |= {f"{a} - {b}": metrics[a] - metrics[b] for a, b in pairs}
-    rows = split_averages(metrics, splits, problems, seed=seed)
+    rows = split_averages(differences(metrics, pairs), splits, problems, seed=seed)
     for name, values in signals.items():
         counts, scored = _calibration(values, truth)
         for split, chosen in splits.items():
@@ -140,13 +138,30 @@ def split_averages(
         (split, name, *row)
         for name, measured in metrics.items()
         for split, chosen in splits.items()
-        for row in _averages(measured[chosen], problems[chosen], seed=seed)
+        for row in averages(measured[chosen], problems[chosen], seed=seed)
     ]
 
 
-def _averages(
+def differences(metrics: Mapping[str, pd.DataFrame], pairs: Sequence[Sequence[str]]) -> dict[str, pd.DataFrame]:
+    """The frames of signals, and for each pair (a, b) one named `a - b`: completion by completion.
+
+    Raises DataError for a pair of unknown signals.
+    """
+    for name in chain.from_iterable(pairs):
+        if name not in metrics:
+            raise unknown_signal(name, metrics)
+    return {**metrics, **{f"{a} - {b}": metrics[a] - metrics[b] for a, b in pairs}}
+
+
+def unknown_signal(name: str, signals: Iterable[str]) -> DataError:
+    """To be raised where `name` is none of them."""
+    return DataError(f"{name!r} must be one of the signals ({', '.join(signals)}) to be compared with.")
+
+
+def averages(
     metrics: pd.DataFrame, problems: NDArray[np.str_], *, seed: int
 ) -> list[tuple[str, float, float, float, int]]:
+    """Of each metric (a column, a row per completion) its name, mean, interval over problems, and how many define it."""
     rows: list[tuple[str, float, float, float, int]] = []
     for metric, column in metrics.items():
         defined = column.notna().to_numpy()

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from experiments.shared.peak_memory import peak_memory
-from experiments.shared.plain_oar_p import parts
 from oar.common.errors import ConfigError
 from oar.common.seeding import generator
 from oar.config import LoraConfig
@@ -16,6 +15,7 @@ from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
 from oar.model.lora import add_adapter
 from oar.statistics.attribution import spearman
 from tests.models import MARKER, credit_inputs, random_batch, spread_embeddings, tiny_model
+from tests.plain_oar_p import parts
 
 PROBES = {"lt_logits": LastTokenProbe([MARKER]), "as_mean": AnswerMeanProbe(), "as_joint": AnswerJointProbe()}
 ESTIMATORS = {"oar_g": GradientImportance(), "oar_gn": GradientNormImportance()}

@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.shared.plain_oar_p import batched_oar_p, naive_oar_p, outcome, parts
 from oar.common.errors import ConfigError, DataError
 from oar.method.batch import collate
 from oar.method.importance import GradientNormImportance, PerturbationImportance
@@ -13,6 +12,7 @@ from oar.method.importance.perturbation import largest
 from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
 from oar.method.segments import Segments
 from tests.models import MARKER, PAD, credit_inputs, random_batch, tiny_model
+from tests.plain_oar_p import naive_oar_p, outcome, parts
 
 PROBES = {"lt_logits": LastTokenProbe([MARKER]), "as_mean": AnswerMeanProbe(), "as_joint": AnswerJointProbe()}
 KINDS = ("pad", "random_token", "resampled", "knockout")
@@ -31,11 +31,6 @@ def test_equals_naive(name, seed, keep_graph):
     torch.testing.assert_close(found, naive_oar_p(model, batch, name, MARKER), **exactly)
     assert float(found.max()) > 1e-3  # the models are not so dull that zeros would pass
     assert not found.requires_grad
-
-
-def test_the_two_plain_versions_agree():
-    model, batch = tiny_model(), random_batch(8)
-    torch.testing.assert_close(batched_oar_p(model, batch, 3), naive_oar_p(model, batch, "as_mean", MARKER), **exactly)
 
 
 @pytest.mark.parametrize("reach", [{}, {"window": 2}, {"window": 0, "routes": 2}])

@@ -1,0 +1,117 @@
+"""Pages of measurements of signals: from the committed table and provenance comes the committed page, byte by byte."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from experiments.fidelity.__main__ import condition_text
+from experiments.fidelity.page import write_fidelity
+from experiments.gradient_signal.page import write_gradient_signal
+from experiments.recall import page as recall
+from experiments.signals import pictures
+from oar.analysis.reports.signals import score_table, write_signals
+from tests.config.test_config import CONF
+from tests.experiments.measurements import config
+
+RESULTS = CONF.parent / "results"
+PNG = b"\x89PNG\r\n\x1a\n"
+Write = Callable[[pd.DataFrame, dict[str, Any], Path], None]
+
+
+def overrides(provenance: dict[str, Any]) -> list[str]:
+    """What was typed behind the program."""
+    _, _, _, *typed = provenance["command"].replace("'", "").split()
+    return typed
+
+
+def write_signal_page(name: str) -> Write:
+    template = recall.TEMPLATE if name == "recall" else Path(pictures.__file__).with_name(f"{name}.md.j2")
+    panels = recall.PANELS if name == "recall" else pictures.PANELS[name]
+    more = {"calibration.png": recall.draw_calibration} if name == "recall" else pictures.MORE.get(name, {})
+
+    def write(table: pd.DataFrame, provenance: dict[str, Any], folder: Path) -> None:
+        run, facts, signals = (provenance.pop(key) for key in ("run", "models", "signals"))
+        write_signals(
+            name,
+            template,
+            table,
+            facts,
+            folder,
+            panels=panels,
+            more=more,
+            run=run,
+            signals=signals,
+            provenance=provenance,
+        )
+
+    return write
+
+
+def write_fidelity_page(table: pd.DataFrame, provenance: dict[str, Any], folder: Path) -> None:
+    cfg = config("fidelity", *overrides(provenance))
+    write_fidelity(
+        table,
+        provenance.pop("conditions"),
+        folder,
+        run=provenance.pop("run"),
+        conditions={name: condition_text(condition) for name, condition in cfg.conditions.items()},
+        signals=cfg.signals,
+        lead=tuple(cfg.pairs[0]),
+        series=cfg.series,
+        provenance=provenance,
+    )
+
+
+def write_gradient_page(table: pd.DataFrame, provenance: dict[str, Any], folder: Path) -> None:
+    cfg = config("gradient_signal", *overrides(provenance))
+    run = {key: getattr(cfg, key) for key in ("units", "prompts", "seed", "arms", "conditions")}
+    write_gradient_signal(table, folder, reference=cfg.reference, judged=cfg.judged, run=run, provenance=provenance)
+
+
+WRITERS: dict[str, Write] = {
+    **{name: write_signal_page(name) for name in ("recall", *pictures.PANELS)},
+    "fidelity": write_fidelity_page,
+    "gradient_signal": write_gradient_page,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_committed_page_is_what_its_table_gives(name: str, tmp_path: Path) -> None:
+    committed = RESULTS / name
+    shutil.copy(committed / f"{name}.md", tmp_path)  # what people wrote stays
+    provenance = json.loads((committed / "provenance.json").read_text())
+    WRITERS[name](pd.read_csv(committed / f"{name}.csv"), provenance, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {file.name for file in committed.iterdir()}
+    for file in tmp_path.iterdir():
+        if file.suffix == ".png":
+            assert file.read_bytes().startswith(PNG)
+        else:
+            assert file.read_text() == (committed / file.name).read_text()
+
+
+def test_a_table_shows_signals_or_their_differences() -> None:
+    rows = pd.DataFrame(
+        [
+            ("all", "a", "m", 0.5, 0.25, 0.75),
+            ("all", "a - b", "m", 0.5, 0.25, 0.75),
+            ("all", "b", "other", 1.0, 1.0, 1.0),
+        ],
+        columns=["split", "signal", "metric", "value", "low", "high"],
+    )
+    columns = {("all", "m"): "M", ("wrong", "m"): "M, wrong"}
+    assert score_table(rows, "Some", columns).splitlines() == [
+        "### Some",
+        "",
+        "| signal | M | M, wrong |",
+        "| --- | --- | --- |",
+        "| `a` | 0.50 [0.25, 0.75] |  |",
+    ]
+    assert score_table(rows, "", columns, form=".1g", sign="+").splitlines()[4:] == [
+        "| `a - b` | +0.5 [+0.2, +0.8] |  |"
+    ]
+    assert score_table(rows, "Nobody has it", {("wrong", "m"): "M"}) == ""
