@@ -59,6 +59,7 @@ RUNS = {
         "learner.lr=1e-3",
         f"model.lora={{r: 4, alpha: 8, targets: [{', '.join(ADAPTED)}]}}",
     ],
+    "signed": ["method=oar_s_advantage"],  # groups without an advantage have a gradient too
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
