@@ -58,7 +58,11 @@ SECTIONS = (
     Section(
         "Reward",
         [
-            Panel("train/reward_mean", "Training reward", "share of completions that are right, 0 to 1"),
+            Panel(
+                "train/reward_mean",
+                "Training reward",
+                "mean of what completions earn; with reward=answer the share that is right, 0 to 1",
+            ),
             Panel("eval/mean/avg@*", "Accuracy, mean of the tiers", "% of the curve's problems, one sample each"),
             Panel(
                 "train/zero_advantage_groups",

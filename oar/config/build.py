@@ -135,4 +135,5 @@ def _made(node: Any, named: Mapping[str, Any]) -> Any:
     found = named[str(node[TARGET])]
     if isinstance(found, type):
         return found(**made)
-    return partial(found, **{name: value for name, value in made.items() if name != PARTIAL})
+    arguments = {name: value for name, value in made.items() if name != PARTIAL}
+    return partial(found, **arguments) if arguments else found

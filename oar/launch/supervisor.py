@@ -28,6 +28,7 @@ from oar.rollout.sync import refuse_without_gpu
 from oar.rollout.sync.checkpoint import clear, transfer_folder, transfer_folders
 from oar.runs.tracking import check_tracking
 from oar.tasks.data.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
+from oar.tasks.reward_terms import RewardTerms
 from oar.tasks.template import load_template
 
 POLL_S = 0.2
@@ -46,6 +47,7 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
     refuse_without_gpus(cfg)
     refuse_without_gpu(cfg.sync)
     build("method.estimator", cfg.method.estimator, cfg.allow_targets)
+    RewardTerms.built(cfg.reward, cfg.allow_targets)
     source = build("data.source", cfg.data.source, cfg.allow_targets)
     if cfg.resume == "never" and ((folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(f"{folder} already holds a run: continue it with resume=auto, or choose another output_dir.")
