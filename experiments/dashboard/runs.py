@@ -61,7 +61,7 @@ SECTIONS = (
             Panel(
                 "train/reward_mean",
                 "Training reward",
-                "mean of what completions earn; with reward=answer the share that is right, 0 to 1",
+                "what completions earn; with reward=answer the share that is right",
             ),
             Panel("eval/mean/avg@*", "Accuracy, mean of the tiers", "% of the curve's problems, one sample each"),
             Panel(
