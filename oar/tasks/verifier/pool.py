@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from oar.common.errors import ConfigError, DataError
+from oar.common.errors import ConfigError
 from oar.tasks.verifier.structure import formulas, read
 
 TIMEOUT_S = 1.0
@@ -44,18 +44,14 @@ class VerifierPool:
         replies = self._ask([{"gold": gold, "answer": answer} for gold, answer in pairs])
         return [str(reply["failed"]) if "failed" in reply else reply["correct"] is True for reply in replies]
 
-    def check_golds(self, golds: Mapping[str, str]) -> None:
-        """For load time: raises DataError where a gold answer cannot be compared with anything, naming the problem.
-
-        `golds`: gold answer by the name of its problem.
-        """
-        for name, gold in golds.items():
-            if read(gold) is None:
-                raise _bad_gold(name, gold, "empty, too long or too deeply nested")
+    def unreadable(self, golds: Mapping[str, str]) -> dict[str, str]:
+        """For load time: what is wrong with each gold answer that cannot be compared with anything, by problem as `golds` is."""
+        found = {name: "empty, too long or too deeply nested" for name, gold in golds.items() if read(gold) is None}
         asked = [(name, gold) for name, gold in golds.items() if (tree := read(gold)) is not None and formulas(tree)]
-        for (name, gold), reply in zip(asked, self._ask([{"gold": gold} for _, gold in asked]), strict=True):
+        for (name, _), reply in zip(asked, self._ask([{"gold": gold} for _, gold in asked]), strict=True):
             if "failed" in reply or reply["unparsable"]:
-                raise _bad_gold(name, gold, str(reply.get("failed") or f"no formula: {reply['unparsable']}"))
+                found[name] = str(reply.get("failed") or f"no formula: {reply['unparsable']}")
+        return {name: _bad_gold(name, gold, found[name]) for name, gold in golds.items() if name in found}
 
     def close(self) -> None:
         """End the processes. Idempotent; what is asked later starts new ones."""
@@ -179,8 +175,7 @@ def _replies(busy: Sequence[_Worker]) -> Iterable[tuple[_Worker, dict[str, objec
             yield worker, {"failed": "timeout"}
 
 
-def _bad_gold(name: str, gold: str, why: str) -> DataError:
-    return DataError(
-        f"Problem {name}: the gold answer must be a number, words or LaTeX that can be parsed, got {gold!r} ({why}); "
-        "mend it or leave the problem out."
+def _bad_gold(name: str, gold: str, why: str) -> str:
+    return (
+        f"Problem {name}: the gold answer must be a number, words or LaTeX that can be parsed, but is {gold!r} ({why})."
     )
