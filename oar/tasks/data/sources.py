@@ -13,6 +13,7 @@ from oar.config import BenchmarkConfig, validated
 from oar.config.checks import one_of
 from oar.config.data import DatasetConfig
 from oar.tasks.data.contamination import Prints, compare
+from oar.tasks.data.procedural import held_out
 from oar.tasks.data.records import ADVICE, handful, load_problems
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.verifier.grade import shared_pool
@@ -166,14 +167,14 @@ def load_benchmark(name: str, split: str, n: int) -> list[Problem]:
 def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> dict[str, ProblemSet]:
     """The sets of a benchmark by name, of each its first `n` problems (None, or more than it has: all).
 
-    A tier has splits of its own (`curve`, `final`); a published benchmark is one set, and every split is its beginning.
-    Raises ConfigError for an unknown name and for all of a tier, which has no end; DataError for whatever is wrong with
-    the data.
+    A tier and a task of reasoning-gym have splits of their own (`curve`, `final`); a published benchmark is one set, and every
+    split is its beginning. Raises ConfigError for an unknown name and for all of what has no end; DataError for whatever is
+    wrong with the data.
     """
     known = (*benchmark.sources, *TIER_NAMES)
     found = {}
     for name in benchmark.sets:
-        if name not in known:
+        if name not in known and benchmark.options is None:
             raise ConfigError(f"benchmark.sets must name known benchmarks ({', '.join(known)}), but names {name!r}.")
         if name in benchmark.sources:
             everything = _published(name, benchmark)
@@ -182,6 +183,8 @@ def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> di
             raise ConfigError(
                 f"{name} is generated and has no end: set evaluation.final_problems to a number, e.g. 200."
             )
+        elif benchmark.options is not None:
+            found[name] = held_out(name, benchmark.options, split, n)
         else:
             found[name] = ProblemSet(name, load_benchmark(name, split, n), {"generated": name, "split": split})
     return found
