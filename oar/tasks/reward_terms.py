@@ -92,7 +92,8 @@ def _checked(name: str, function: Callable[..., Any], columns: Mapping[str, Any]
     except OarError:
         raise
     except Exception as error:  # whatever somebody's reward raises is told with its place
-        raise DataError(f"reward.{name} raises {type(error).__name__}{_place(function, error)}: {error}") from error
+        said = str(error).partition("\n")[0]
+        raise DataError(f"reward.{name} raises {type(error).__name__}{_place(function, error)}: {said}") from error
     if not isinstance(found, list | tuple) or len(found) != count:
         came = f"{len(found)} of them" if isinstance(found, list | tuple) else f"a {type(found).__name__}"
         raise DataError(f"reward.{name} must give a list of {count} numbers, one for each completion, but gave {came}.")

@@ -147,6 +147,8 @@ def raises(**columns):
     return [columns["no_such_column"] for _ in columns["answer"]]
 def raises_within(**columns):
     return np.zeros(2).reshape(3)
+def raises_at_length(**columns):
+    raise RuntimeError("one\\ntwo")
 def misses(hint, **columns): return [0.0, 0.0]
 def too_few(**columns): return [1.0]
 def nan(**columns): return [0.0, float("nan")]
@@ -165,6 +167,7 @@ class Silent: pass
     [
         ("raises", r"reward\.own raises KeyError in .*faulty\.py:4: 'no_such_column'$"),
         ("raises_within", r"reward\.own raises ValueError in .*faulty\.py:6: cannot reshape"),
+        ("raises_at_length", r"reward\.own raises RuntimeError in .*faulty\.py:8: one$"),
         ("misses", r"reward\.own raises TypeError: misses\(\) missing .* 'hint'"),
         ("too_few", r"reward\.own must give a list of 2 numbers, one for each completion, but gave 1 of them"),
         ("nan", r"reward\.own must give finite numbers, but gave nan for completion 1 of 2"),
