@@ -105,9 +105,12 @@ class TrainConfig:
 
     def measure(self) -> str:
         """A hash of what is evaluated and how."""
-        return config_hash(
-            {"template": self.template, "evaluation": asdict(self.evaluation), "benchmark": asdict(self.benchmark)}
-        )[:12]
+        benchmark = asdict(self.benchmark)
+        if self.benchmark.options is None:
+            del benchmark["options"]  # what was measured before there were any is measured alike
+        return config_hash({"template": self.template, "evaluation": asdict(self.evaluation), "benchmark": benchmark})[
+            :12
+        ]
 
 
 @dataclass

@@ -105,7 +105,7 @@ def _datasets() -> Mapping[str, Any]:
         raise MissingPackageError(
             f"Procedural problems need reasoning-gym, but {error.name} is not there: pip install reasoning-gym==0.1.25."
         ) from error
-    return DATASETS  # type: ignore[no-any-return]
+    return DATASETS
 
 
 def _dataset(task: str, options: Mapping[str, Any], seed: int) -> Any:
