@@ -51,7 +51,7 @@ def test_arguments_of_make_test_go_to_pytest_alone() -> None:
 
 def test_config_choices_exist() -> None:
     page = (ROOT / "docs" / "CONFIGURATION.md").read_text()
-    for group in ("method", "gating", "probe", "counterfactual", "tracking"):
+    for group in ("method", "reward", "gating", "probe", "counterfactual", "tracking"):
         (row,) = re.findall(rf"^\| `{group}` \| (.*) \|$", page, flags=re.MULTILINE)
         named = set(re.findall(r"`([a-z_]+)`", row)) - {"tau", "beta", "floor", "threshold"}
         assert named == {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}

@@ -67,6 +67,7 @@ def train_config(
         resume="never",
         profile=profile,
         template=None,
+        reward=read("reward", "answer"),
         method=MethodConfig(**{**chosen, "estimator": _filled(chosen["estimator"], counterfactual)}),
         gating=GatingConfig(**read("gating", gating)),
         probe=ProbeConfig(**read("probe", probe)),

@@ -121,7 +121,7 @@ def origin(folder: Path, step: int) -> str:
 
 def facts(settings: TrainConfig, step: int, samples: list[Sample]) -> dict[str, str]:
     """What the page is of."""
-    gating, right = settings.gating, sum(sample.reward > 0 for sample in samples)
+    gating, right = settings.gating, sum(sample.correct for sample in samples)
     return {
         "run": f"{settings.profile}, {label(settings.method.name)}, seed {settings.seed}, model {settings.model.name}",
         "step": f"{step}; completions drawn by the policy after {step - 1} updates",

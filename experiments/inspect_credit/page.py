@@ -73,6 +73,7 @@ def _completion(page: InspectorPage, row: int) -> dict[str, object]:
         "benchmark": sample.benchmark,
         "prompt": sample.prompt,
         "gold": sample.gold,
+        "correct": sample.correct,
         "reward": short(sample.reward),
         "advantage": short(sample.advantage),
         "tokens": pieces(sample.tokens, sample.completion),

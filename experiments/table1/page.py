@@ -128,7 +128,10 @@ def read_scores(runs: Sequence[Run]) -> pd.DataFrame:
             raise DataError(
                 f"{run.folder}/evaluation.csv lacks the columns {sorted(missing)}: evaluate this cell again."
             )
-        frames.append(run.scores.assign(profile=run.settings.profile, method=run.arm, seed=run.seed))
+        accuracies = run.scores[
+            run.scores["metric"].isin(METRICS)
+        ]  # not the mean rewards that some runs have beside them
+        frames.append(accuracies.assign(profile=run.settings.profile, method=run.arm, seed=run.seed))
     # The mean over benchmarks of different k has none, and the others are whole numbers still.
     scores = pd.concat(frames, ignore_index=True)[[*COLUMNS, "temperature"]].astype({"k": "Int64"})
     if scores["profile"].nunique() != 1:

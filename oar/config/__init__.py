@@ -4,7 +4,7 @@ Hydra composes, `validated` turns the result into these dataclasses: an unknown 
 or a combination that cannot work ends in one `ConfigError` sentence before any process starts.
 """
 
-from oar.config.build import build, validated
+from oar.config.build import build, build_function, validated
 from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig
 from oar.config.data import BenchmarkConfig, DataConfig, LoraConfig, ModelConfig
 from oar.config.evaluation import EvaluationConfig, SetSamplingConfig
@@ -31,5 +31,6 @@ __all__ = [
     "TrackingConfig",
     "TrainConfig",
     "build",
+    "build_function",
     "validated",
 ]

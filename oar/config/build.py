@@ -3,9 +3,11 @@
 OmegaConf is imported where it is used: a learner whose configuration was made in Python needs none.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oar.common.errors import ConfigError, OarError, did_you_mean
@@ -16,10 +18,17 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings")
 
-TARGET = "_target_"
+TARGET, PARTIAL = "_target_", "_partial_"
 # Where the classes are that any configuration may name. It may come with a folder of somebody else's: what is here must do no
 # harm when it is made, whatever its arguments are.
-ROOMS = ("oar.method.importance", "oar.tasks.data.sources", "oar.tasks.words.teaching", "experiments.fidelity.signals")
+ROOMS = (
+    "oar.method.importance",
+    "oar.tasks.data.sources",
+    "oar.tasks.data.procedural",
+    "oar.tasks.words.teaching",
+    "experiments.fidelity.signals",
+)
+FUNCTION_ROOMS = ("oar.tasks.rewards",)
 
 
 def build(key: str, target: Any, allowed: Sequence[str] = ()) -> Any:
@@ -31,9 +40,29 @@ def build(key: str, target: Any, allowed: Sequence[str] = ()) -> Any:
     """
     if not isinstance(target, Mapping) or TARGET not in target:
         raise ConfigError(f"{key} must name a class by {TARGET}, but is {target!r}.")
-    classes = {name: _class_named(key, name, (*ROOMS, *allowed)) for name in _names(target)}
+    return _built(key, target, (type,), (*ROOMS, *allowed))
+
+
+def build_function(key: str, target: Any, allowed: Sequence[str] = ()) -> Callable[..., Any]:
+    """The same for what is called later: `_target_` may name a function too, whose other keys are keyword arguments.
+
+    A function is not called here, so Hydra's `_partial_: true` may stand beside it and changes nothing. Raises ConfigError as
+    `build`, and for an object that cannot be called.
+    """
+    if not isinstance(target, Mapping) or not target.get(TARGET):
+        raise ConfigError(
+            f"{key}.{TARGET} must name a function or a class, e.g. mypkg.reward, but {key} is {target!r}."
+        )
+    built = _built(key, target, (type, FunctionType), (*FUNCTION_ROOMS, *allowed))
+    if not callable(built):
+        raise ConfigError(f"{key} must name a function or a class with __call__, but {target[TARGET]} has none.")
+    return built
+
+
+def _built(key: str, target: Mapping[str, Any], kinds: tuple[type, ...], rooms: Sequence[str]) -> Any:
+    found = {name: _named(key, name, kinds, rooms) for name in _names(target)}
     try:
-        return _made(target, classes)
+        return _made(target, found)
     except (TypeError, ValueError, OarError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f"{key} cannot be built from {target}: {reason}.") from error
@@ -71,20 +100,22 @@ def _names(node: Any) -> Iterator[str]:
             yield from _names(value)
 
 
-def _class_named(key: str, name: str, rooms: Sequence[str]) -> type:
+def _named(key: str, name: str, kinds: tuple[type, ...], rooms: Sequence[str]) -> Any:
+    """The class, or of `kinds` the function, of that name."""
     module, _, attribute = name.rpartition(".")
+    what = "a class" if kinds == (type,) else "a function or a class"
     # A module's own name, so that no attribute of a module (`oar.method.importance.base.torch.hub.load`) leads out of the rooms.
     if not (all(part.isidentifier() for part in name.split(".")) and _within(module, rooms)):
         raise ConfigError(
-            f"{key} must name a class of {', '.join(rooms)}, but names {name}: to trust another module or package, type "
+            f"{key} must name {what} of {', '.join(rooms)}, but names {name}: to trust another module or package, type "
             "allow_targets=[its name]."
         )
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key} names {name}, which is not there: {error}.") from error
-    if not (isinstance(found, type) and _within(found.__module__, rooms)):
-        raise ConfigError(f"{key} must name a class that is defined in {', '.join(rooms)}, but {name} is none.")
+    if not (isinstance(found, kinds) and _within(found.__module__, rooms)):
+        raise ConfigError(f"{key} must name {what} that is defined in {', '.join(rooms)}, but {name} is none.")
     return found
 
 
@@ -96,10 +127,16 @@ def _is_list(node: Any) -> bool:
     return isinstance(node, Sequence) and not isinstance(node, str)  # OmegaConf's lists are no `list`
 
 
-def _made(node: Any, classes: Mapping[str, type]) -> Any:
+def _made(node: Any, named: Mapping[str, Any]) -> Any:
     if _is_list(node):
-        return [_made(value, classes) for value in node]
+        return [_made(value, named) for value in node]
     if not isinstance(node, Mapping):
         return node
-    made = {name: _made(value, classes) for name, value in node.items() if name != TARGET}
-    return classes[str(node[TARGET])](**made) if TARGET in node else made
+    made = {name: _made(value, named) for name, value in node.items() if name != TARGET}
+    if TARGET not in node:
+        return made
+    found = named[str(node[TARGET])]
+    if isinstance(found, type):
+        return found(**made)
+    arguments = {name: value for name, value in made.items() if name != PARTIAL}
+    return partial(found, **arguments) if arguments else found

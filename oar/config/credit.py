@@ -1,10 +1,22 @@
-"""The groups method, gating, probe and counterfactual: how credit is assigned."""
+"""The groups reward, method, gating, probe and counterfactual: what a completion earns, and how credit is assigned."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from oar.config.checks import one_of, require
 from oar.names import CONTROLS, COUNTERFACTUALS, PROBES, THRESHOLDS
+
+
+def check_reward(reward: Mapping[str, Any]) -> None:
+    """Raises ConfigError where the group reward names no term, or a term has a weight that is no finite number."""
+    require(len(reward) > 0, "reward", "at least one term, e.g. answer", dict(reward))
+    for name, term in reward.items():
+        require(isinstance(term, Mapping), f"reward.{name}", "keys, _target_ among them", term)
+        weight = term.get("weight", 1.0)
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        require(is_number and math.isfinite(weight), f"reward.{name}.weight", "a finite number", weight)
 
 
 @dataclass
@@ -16,11 +28,9 @@ class MethodConfig:
     times_surprisal: bool
     preserve_mass: bool
     control: str
-    reward: str
 
     def __post_init__(self) -> None:
         one_of("method.control", self.control, CONTROLS)
-        one_of("method.reward", self.reward, ("answer", "random"))
 
 
 @dataclass

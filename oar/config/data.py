@@ -103,15 +103,17 @@ class DatasetConfig:
 
 @dataclass
 class BenchmarkConfig:
-    """Which problems are evaluated on: published sets (`sources` by name) or embedded tiers.
+    """Which problems are evaluated on: published sets (`sources` by name), embedded tiers or tasks of reasoning-gym.
 
-    `path`: local copies instead of the hub, as one file, a folder, or a file by set.
+    `path`: local copies instead of the hub, as one file, a folder, or a file by set. `options`: of tasks of reasoning-gym by
+    name; None where the sets are no such tasks.
     """
 
     name: str
     sets: list[str]
     sources: dict[str, DatasetConfig] = field(default_factory=dict)
     path: Any = None
+    options: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         require(len(set(self.sets)) == len(self.sets) > 0, "benchmark.sets", "a list without repetition", self.sets)

@@ -1,10 +1,11 @@
 """What one program is given: every group it has, and the checks across them."""
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from oar.common.provenance import config_hash
 from oar.config.checks import one_of, require
-from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig
+from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig, check_reward
 from oar.config.data import BenchmarkConfig, DataConfig, ModelConfig
 from oar.config.evaluation import EvaluationConfig
 from oar.config.learner import LearnerConfig, TrackingConfig
@@ -22,6 +23,7 @@ class TrainConfig:
     resume: str
     profile: str
     template: str | None
+    reward: dict[str, Any]
     method: MethodConfig
     gating: GatingConfig
     probe: ProbeConfig
@@ -40,10 +42,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         one_of("device", self.device, DEVICES)
         one_of("resume", self.resume, ("never", "auto"))
+        check_reward(self.reward)
         require(
-            self.method.reward == "answer" or self.learner.max_refills == 0,
+            "random" not in self.reward or self.learner.max_refills == 0,
             "learner.max_refills",
-            "0 where method.reward=random, since whether a group is right or wrong says nothing there",
+            "0 where reward=random, since which groups earn the same is chance there",
             self.learner.max_refills,
         )
         require(
@@ -102,9 +105,12 @@ class TrainConfig:
 
     def measure(self) -> str:
         """A hash of what is evaluated and how."""
-        return config_hash(
-            {"template": self.template, "evaluation": asdict(self.evaluation), "benchmark": asdict(self.benchmark)}
-        )[:12]
+        benchmark = asdict(self.benchmark)
+        if self.benchmark.options is None:
+            del benchmark["options"]  # what was measured before there were any is measured alike
+        return config_hash({"template": self.template, "evaluation": asdict(self.evaluation), "benchmark": benchmark})[
+            :12
+        ]
 
 
 @dataclass

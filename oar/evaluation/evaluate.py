@@ -1,7 +1,7 @@
 """Evaluation: greedy pass@1, and avg@k, pass@k and maj@k of samples, with bootstrap intervals over problems.
 
-Knows nothing of HTTP, vLLM or Hydra: it is given what draws, parses and grades. Values are percentages (0-100). `mean` is the
-unweighted mean over benchmarks, as the paper averages its five.
+Knows nothing of HTTP, vLLM or Hydra: it is given what draws, parses and grades. Values are percentages (0-100), those of rewards
+as they are. `mean` is the unweighted mean over benchmarks, as the paper averages its five.
 """
 
 import json
@@ -20,8 +20,9 @@ from oar.config.evaluation import Sampling
 from oar.evaluation.draw import Completion
 from oar.evaluation.pass_at_k import Group, majority_score, pass_at_k, sizes
 from oar.statistics.accuracy import accuracy
-from oar.statistics.intervals import Estimate
+from oar.statistics.intervals import NO_INTERVAL
 from oar.tasks.problem import Problem
+from oar.tasks.reward_terms import ANSWER, Completed, RewardTerms
 from oar.tasks.verifier.grade import Verdict
 
 MEAN = "mean"
@@ -30,6 +31,7 @@ SAMPLED_METRIC = "avg@k"
 METRICS = {SAMPLED_METRIC: "avg@{k} (sampled at temperature {temperature})", GREEDY_METRIC: "pass@1 (greedy)"}
 PASS_METRIC = "pass@k"
 MAJORITY_METRIC = "maj@k"
+REWARD_METRICS = {SAMPLED_METRIC: "reward@k", GREEDY_METRIC: "reward"}  # means, not percent
 
 
 class Draw(Protocol):
@@ -64,6 +66,7 @@ class Sample:
     parsed_gold: str | None
     parsed_answer: str | None
     correct: bool
+    reward: float
     outcome: str  # of oar.tasks.verifier.grade.Verdict
     completion_tokens: int
     finish_reason: str
@@ -92,7 +95,9 @@ class EvaluationResult:
     def table(self) -> str:
         """The summary as aligned text, for a terminal."""
         columns = ["benchmark", "metric", "k", "temperature", "value", "ci_low", "ci_high", "n"]
-        shown = self.summary[columns].round(1).astype({"k": object})
+        shown = self.summary[columns].round(1).astype(object)
+        is_reward = self.summary["metric"].isin(REWARD_METRICS.values())
+        shown.loc[is_reward, "value"] = self.summary.loc[is_reward, "value"].round(3)
         return str(shown.where(shown.notna(), "").to_string(index=False))
 
     def save(self, folder: Path, provenance: Mapping[str, object]) -> None:
@@ -117,11 +122,13 @@ def evaluate(
     sampling: Mapping[str, Sampling],
     seed: int,
     group: Group | None = None,
+    reward: RewardTerms = ANSWER,
 ) -> EvaluationResult:
     """Draw, grade, summarise: temperature 0 gives greedy pass@1, any other temperature avg@k with k = `sampling[...].n`.
 
     `sampling` is that of each benchmark. With `group`, which says what answers of a problem are the same, sampled completions
-    also give unbiased pass@k for smaller k and maj@k.
+    also give unbiased pass@k for smaller k and maj@k. Where `reward` is more than right or wrong, be it that a problem has a
+    scorer of its own, its mean stands beside the accuracy.
 
     Raises ConfigError for a temperature and n that do not fit together, DataError for a benchmark without
     problems or with an id twice, and when the graded samples are not exactly problems x k, so that a lost completion
@@ -137,8 +144,9 @@ def evaluate(
     for benchmark, problems in problems_by_benchmark.items():
         groups = draw(problems, chosen[benchmark], seed=derive_seed(seed, "evaluation", benchmark))
         _check_groups(benchmark, len(problems), groups, chosen[benchmark].n)
-        graded[benchmark] = _grade(problems, groups, task)
-    return EvaluationResult(_summary(graded, chosen, group), _samples_frame(graded, chosen))
+        graded[benchmark] = _grade(problems, groups, task, reward, derive_seed(seed, "reward", benchmark))
+    rewarded = reward != ANSWER or any(one.scored_as for problems in problems_by_benchmark.values() for one in problems)
+    return EvaluationResult(_summary(graded, chosen, group, rewarded), _samples_frame(graded, chosen))
 
 
 def concatenate(results: Sequence[EvaluationResult]) -> EvaluationResult:
@@ -178,17 +186,29 @@ def _check_groups(benchmark: str, problems: int, groups: Sequence[Sequence[Compl
         )
 
 
-def _grade(problems: Sequence[Problem], groups: Sequence[Sequence[Completion]], task: Graded) -> list[list[Sample]]:
+def _grade(
+    problems: Sequence[Problem],
+    groups: Sequence[Sequence[Completion]],
+    task: Graded,
+    reward: RewardTerms,
+    seed: int,
+) -> list[list[Sample]]:
     """All at once, so that a pool of graders shares the work."""
     owners = [problem for problem, group in zip(problems, groups, strict=True) for _ in group]
-    verdicts = iter(task.grade_all(owners, [completion.text for group in groups for completion in group]))
+    drawn = [completion for group in groups for completion in group]
+    verdicts = task.grade_all(owners, [one.text for one in drawn])
+    completed = [
+        Completed(problem, one.prompt, one.text, verdict, one.tokens, one.finish_reason == "length")
+        for problem, one, verdict in zip(owners, drawn, verdicts, strict=True)
+    ]
+    graded = zip(completed, (earned.total for earned in reward(completed, seed)), strict=True)
     return [
-        [_sample(problem, index, completion, next(verdicts), task) for index, completion in enumerate(group)]
-        for problem, group in zip(problems, groups, strict=True)
+        [_sample(index, completion, *next(graded), task) for index, completion in enumerate(group)] for group in groups
     ]
 
 
-def _sample(problem: Problem, index: int, completion: Completion, verdict: Verdict, task: Graded) -> Sample:
+def _sample(index: int, completion: Completion, graded: Completed, reward: float, task: Graded) -> Sample:
+    problem, verdict = graded.problem, graded.verdict
     return Sample(
         problem=problem,
         index=index,
@@ -198,23 +218,29 @@ def _sample(problem: Problem, index: int, completion: Completion, verdict: Verdi
         parsed_gold=task.parsed(problem.answer),
         parsed_answer=None if verdict.answer is None else task.parsed(verdict.answer),
         correct=verdict.correct,
+        reward=reward,
         outcome=verdict.outcome,
         completion_tokens=completion.tokens,
         finish_reason=completion.finish_reason,
     )
 
 
-Score = Callable[[Sequence[Sample]], float]  # of one problem, 0-100
+Score = Callable[[Sequence[Sample]], float]  # of one problem, 0-100; of rewards any number
 
 
 def _summary(
-    graded: Mapping[str, Sequence[Sequence[Sample]]], sampling: Mapping[str, Sampling], group: Group | None
+    graded: Mapping[str, Sequence[Sequence[Sample]]],
+    sampling: Mapping[str, Sampling],
+    group: Group | None,
+    rewarded: bool,
 ) -> pd.DataFrame:
     """A row per benchmark and metric, after those of a metric its mean over benchmarks where each of them has it."""
     greedy = next(iter(sampling.values())).temperature == 0
     metric = GREEDY_METRIC if greedy else SAMPLED_METRIC
     own = {benchmark: one.n for benchmark, one in sampling.items()}
     rows = _metric_rows(metric, own, _correct, graded, sampling)
+    if rewarded:
+        rows += _metric_rows(REWARD_METRICS[metric], own, _mean_reward, graded, sampling)
     if group is not None and not greedy:
         for k in sizes(max(own.values())):
             having = {benchmark: k for benchmark, n in own.items() if k in sizes(n)}
@@ -227,6 +253,10 @@ def _summary(
 
 def _correct(samples: Sequence[Sample]) -> float:
     return 100.0 * sum(sample.correct for sample in samples) / len(samples)
+
+
+def _mean_reward(samples: Sequence[Sample]) -> float:
+    return sum(sample.reward for sample in samples) / len(samples)
 
 
 def _pass_at(k: int) -> Score:
@@ -255,7 +285,7 @@ def _metric_rows(
     per_problem = {benchmark: [score(samples) for samples in groups] for benchmark, groups in by_id.items()}
     rows: list[dict[str, object]] = []
     for benchmark, scores in per_problem.items():
-        interval = _interval({benchmark: scores})
+        low, high = _interval(metric, {benchmark: scores})
         samples = [sample for group in graded[benchmark] for sample in group]
         rows.append(
             {
@@ -264,8 +294,8 @@ def _metric_rows(
                 "k": k[benchmark],
                 "temperature": float(sampling[benchmark].temperature),
                 "value": sum(scores) / len(scores),
-                "ci_low": interval.low,
-                "ci_high": interval.high,
+                "ci_low": low,
+                "ci_high": high,
                 "n": len(scores),
                 "samples": len(samples),
                 "truncated_share": sum(sample.finish_reason == "length" for sample in samples) / len(samples),
@@ -275,15 +305,15 @@ def _metric_rows(
     if set(k) != set(graded):
         return rows
     frame = pd.DataFrame(rows)
-    interval = _interval(per_problem)
+    low, high = _interval(metric, per_problem)
     macro: dict[str, object] = {
         "benchmark": MEAN,
         "metric": metric,
         "k": _common(frame["k"]),
         "temperature": _common(frame["temperature"]),
         "value": frame["value"].mean(),
-        "ci_low": interval.low,
-        "ci_high": interval.high,
+        "ci_low": low,
+        "ci_high": high,
         "n": frame["n"].sum(),
         "samples": frame["samples"].sum(),
         "truncated_share": frame["truncated_share"].mean(),
@@ -292,10 +322,12 @@ def _metric_rows(
     return [*rows, macro]
 
 
-def _interval(per_problem: Mapping[str, Sequence[float]]) -> Estimate:
-    """Of the mean over benchmarks of one model: over problems."""
-    scores = {benchmark: np.array([[of]]) for benchmark, of in per_problem.items()}
-    return accuracy(scores, by_problem=True).first()
+def _interval(metric: str, per_problem: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+    """Of the mean over benchmarks of one model: over problems. Of a mean reward, which is no percentage, none is known."""
+    if metric in REWARD_METRICS.values():
+        return NO_INTERVAL
+    found = accuracy({benchmark: np.array([[of]]) for benchmark, of in per_problem.items()}, by_problem=True).first()
+    return found.low, found.high
 
 
 def _common(values: "pd.Series[float]") -> float | None:

@@ -12,7 +12,11 @@ def model_folder(cfg: ModelConfig, progress: Callable[[str], None]) -> Path:
     """The folder of the starting model; taught first where `cfg.teach` describes one that is not there yet."""
     if cfg.path is None:
         return ensure_base_model(build("model.teach", cfg.teach), Path(str(cfg.teach_dir)), progress)
-    folder = Path(cfg.path)
-    if not (folder / "config.json").is_file():
+    refuse_missing_model(cfg)
+    return Path(cfg.path)
+
+
+def refuse_missing_model(cfg: ModelConfig) -> None:
+    """Raises ConfigError where `cfg.path` names no model's folder."""
+    if cfg.path is not None and not (Path(cfg.path) / "config.json").is_file():
         raise ConfigError(f"model.path must be a folder with a config.json, but {cfg.path} is not: change model.path.")
-    return folder

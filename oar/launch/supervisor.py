@@ -16,7 +16,7 @@ from oar.common.errors import ConfigError, EngineError, OarError
 from oar.common.files import write_text_atomic
 from oar.common.processes import ChildProcess
 from oar.config import EvaluateConfig, ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
-from oar.launch.start_model import model_folder
+from oar.launch.start_model import model_folder, refuse_missing_model
 from oar.learner.checkpoint import resumable_checkpoint
 from oar.learner.launch import learner_command
 from oar.learner.recovery import ENGINE_LOST
@@ -28,6 +28,7 @@ from oar.rollout.sync import refuse_without_gpu
 from oar.rollout.sync.checkpoint import clear, transfer_folder, transfer_folders
 from oar.runs.tracking import check_tracking
 from oar.tasks.data.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
+from oar.tasks.reward_terms import RewardTerms
 from oar.tasks.template import load_template
 
 POLL_S = 0.2
@@ -46,13 +47,20 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
     refuse_without_gpus(cfg)
     refuse_without_gpu(cfg.sync)
     build("method.estimator", cfg.method.estimator, cfg.allow_targets)
+    RewardTerms.built(cfg.reward, cfg.allow_targets)
     source = build("data.source", cfg.data.source, cfg.allow_targets)
     if cfg.resume == "never" and ((folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(f"{folder} already holds a run: continue it with resume=auto, or choose another output_dir.")
     resumable_checkpoint(folder, cfg)
-    benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
     if cfg.template is not None:
         load_template(cfg.template)
+    refuse_missing_model(cfg.model)
+    if isinstance(source, DatasetSource) and source.path is not None:
+        source.origin()  # what lies on this machine is read before the hub is asked for anything
+    benchmarks = load_benchmarks(cfg.benchmark, "final", cfg.evaluation.final_problems)
+    if dropped := source.origin().get("dropped"):
+        print(f"data.source.on_bad_row=drop: {dropped['rows']} rows left out. {' '.join(dropped['first'])}", flush=True)
+    if cfg.template is not None:
         refuse_unreadable([*([source.problem_set] if isinstance(source, DatasetSource) else []), *benchmarks.values()])
     refuse_contaminated(source, cfg.benchmark, cfg.data.allow_contaminated)
     start_model = model_folder(cfg.model, lambda line: print(line, flush=True))

@@ -9,29 +9,32 @@ from torch import Tensor
 from oar.method.batch import CompletionBatch, collate
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
+from oar.tasks.reward_terms import ANSWER, Completed, Earned, RewardTerms
 from oar.tasks.task import Task
 from oar.tasks.verifier.grade import Verdict, outcome_shares
 
 
 @dataclass(frozen=True, slots=True)
 class GradedGroup:
-    """The completions of one problem, each with its text and its verdict."""
+    """The completions of one problem, each with its text, its verdict and what it earns."""
 
     problem: Problem
     rollouts: Sequence[Rollout]
     texts: Sequence[str]
     verdicts: Sequence[Verdict]
+    earned: Sequence[Earned]
 
     @property
     def is_mixed(self) -> bool:
-        """Whether some completions are right and some wrong: no other group tells one from the other."""
-        return len({verdict.correct for verdict in self.verdicts}) > 1
+        """Whether some completions earn more than others: a group in which all earn the same has no advantage."""
+        return len({earned.total for earned in self.earned}) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class GradedBatch:
-    """B completions, group by group: tensors, texts for people, rewards (B,), and whether each was cut off (B,).
+    """B completions, group by group: tensors, texts for people, rewards (B,), and whether each was right and cut off (B,).
 
+    terms: what each earns by the name of a reward, of which `rewards` are the weighted sums.
     weight_version: of the weights that drew them; of several the oldest.
     marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
     outcomes: the share of completions that was judged in each way (oar.tasks.verifier.grade.OUTCOMES).
@@ -40,21 +43,40 @@ class GradedBatch:
     batch: CompletionBatch
     problems: list[Problem]
     texts: list[str]
+    terms: list[Mapping[str, float]]
     rewards: Tensor
+    correct: Tensor
     marks: Mapping[str, Tensor]
     truncated: Tensor
     weight_version: int
     outcomes: Mapping[str, float]
 
 
-def grade_groups(problems: Sequence[Problem], groups: Sequence[Sequence[Rollout]], task: Task) -> list[GradedGroup]:
-    """Verify each completion's answer, all at once. `groups` holds one list per problem."""
+def grade_groups(
+    problems: Sequence[Problem],
+    groups: Sequence[Sequence[Rollout]],
+    task: Task,
+    reward: RewardTerms = ANSWER,
+    *,
+    seed: int = 0,
+) -> list[GradedGroup]:
+    """Verify each completion's answer and reward it, all at once. `groups` holds one list per problem."""
     texts = [[task.decode(rollout.completion_ids) for rollout in group] for group in groups]
     owners = [problem for problem, group in zip(problems, groups, strict=True) for _ in group]
-    verdicts = iter(task.grade_all(owners, [text for group in texts for text in group]))
+    verdicts = iter(task.grade_all(owners, [text for said in texts for text in said]))
+    completed = [
+        [
+            Completed(
+                problem, prompt, text, next(verdicts), len(rollout.completion_ids), rollout.finish_reason == "length"
+            )
+            for rollout, text in zip(group, said, strict=True)
+        ]
+        for problem, prompt, group, said in zip(problems, map(task.render, problems), groups, texts, strict=True)
+    ]
+    earned = iter(reward([one for done in completed for one in done], seed))
     return [
-        GradedGroup(problem, group, said, [next(verdicts) for _ in group])
-        for problem, group, said in zip(problems, groups, texts, strict=True)
+        GradedGroup(problem, group, said, [one.verdict for one in done], [next(earned) for _ in done])
+        for problem, group, said, done in zip(problems, groups, texts, completed, strict=True)
     ]
 
 
@@ -64,6 +86,7 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
     owners = [group.problem for group in groups for _ in group.rollouts]
     texts = [text for group in groups for text in group.texts]
     verdicts = [verdict for group in groups for verdict in group.verdicts]
+    earned = [one for group in groups for one in group.earned]
     batch = collate(
         [rollout.prompt_ids for rollout in rollouts],
         [rollout.completion_ids for rollout in rollouts],
@@ -78,7 +101,9 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
         batch=batch,
         problems=owners,
         texts=texts,
-        rewards=torch.tensor([verdict.correct for verdict in verdicts], dtype=torch.float32, device=device),
+        terms=[one.terms for one in earned],
+        rewards=torch.tensor([one.total for one in earned], dtype=torch.float32, device=device),
+        correct=torch.tensor([verdict.correct for verdict in verdicts], device=device),
         marks=_collated_marks(marks, batch.completion_mask),
         truncated=torch.tensor([rollout.finish_reason == "length" for rollout in rollouts], device=device),
         weight_version=min(rollout.weight_version for rollout in rollouts),

@@ -69,7 +69,7 @@ ALONE = Ranks()
 
 
 def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device) -> GradedBatch:
-    """The first rank's batch on every rank. What is for people (texts, shares of outcomes) stays with the first."""
+    """The first rank's batch on every rank. What is for people (texts, terms, shares of outcomes) stays with the first."""
     if ranks.count == 1 and graded is not None:
         return graded
     tensors = None
@@ -85,7 +85,9 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
         batch=CompletionBatch(**batch, pad_id=int(shared["pad_id"])),
         problems=[],
         texts=[],
+        terms=[],
         rewards=shared["rewards"].to(device),
+        correct=shared["correct"].to(device),
         marks={name.removeprefix(_MARK): mark.to(device) for name, mark in shared.items() if name.startswith(_MARK)},
         truncated=shared["truncated"].to(device),
         weight_version=int(shared["weight_version"]),
@@ -94,7 +96,7 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
 
 
 _BATCH = [field.name for field in fields(CompletionBatch)]
-_GRADED = ("rewards", "truncated", "weight_version")
+_GRADED = ("rewards", "correct", "truncated", "weight_version")
 _MARK = "marks/"
 
 

@@ -15,6 +15,7 @@ from oar.rollout.client.vllm import Engine
 from oar.rollout.types import Rollout
 from oar.tasks.data.sources import ProblemSource
 from oar.tasks.problem import Problem
+from oar.tasks.reward_terms import ANSWER, RewardTerms
 from oar.tasks.task import Task
 
 
@@ -36,13 +37,15 @@ class GroupSampler:
     task: Task
     client: Engine
     source: ProblemSource
+    reward: RewardTerms = ANSWER
 
     def draw(self, step: int, version: int, clock: Clock) -> Drawn:
         """The groups of step `step` (from 0), drawn with weights `version`.
 
-        Dynamic sampling (DAPO, arXiv 2503.14476 §3.2): where all completions of a group are right or all are wrong, a group of
-        another problem takes its place, in at most `learner.max_refills` rounds. At the bound the groups that are there stay:
-        a batch always has its size, and a group without advantage counts in its normaliser, as in GRPO.
+        Dynamic sampling (DAPO, arXiv 2503.14476 §3.2): where all completions of a group earn the same, as all right or all
+        wrong ones do, a group of another problem takes its place, in at most `learner.max_refills` rounds. At the bound the
+        groups that are there stay: a batch always has its size, and a group without advantage counts in its normaliser, as in
+        GRPO.
 
         Each step has a stretch of the problem stream of its own, one batch long for the first draw and for each refill,
         whether they are needed or not: so no problem comes twice in an epoch, and the step alone says which come. A refill
@@ -72,18 +75,18 @@ class GroupSampler:
     def _round(self, step: int, refill: int, count: int, version: int, clock: Clock) -> list[GradedGroup]:
         seed, learner = self.cfg.seed, self.cfg.learner
         stretch = step * (1 + learner.max_refills) + refill
-        drawn_for = ("sampling", step) if refill == 0 else ("sampling", step, refill)
+        drawn_for = (step,) if refill == 0 else (step, refill)
         with clock("generation"):
             problems = self.source.problems(seed, stretch, learner.batch_size // learner.num_generations)[:count]
-            groups = self.generate(problems, seed=derive_seed(seed, *drawn_for), version=version)
+            groups = self.generate(problems, seed=derive_seed(seed, "sampling", *drawn_for), version=version)
         with clock("grading"):
-            return grade_groups(problems, groups, self.task)
+            return grade_groups(problems, groups, self.task, self.reward, seed=derive_seed(seed, "reward", *drawn_for))
 
     @staticmethod
     def _metrics(groups: Sequence[GradedGroup], drawn: Sequence[GradedGroup]) -> dict[str, float]:
-        # The batch is chosen to be half right, half wrong: how well the policy does, only all that was drawn can say.
-        right = [verdict.correct for group in drawn for verdict in group.verdicts]
-        return {"train/refilled_groups": len(drawn) - len(groups), "train/drawn_reward_mean": sum(right) / len(right)}
+        # The batch is chosen to earn different rewards: how well the policy does, only all that was drawn can say.
+        earned = [one.total for group in drawn for one in group.earned]
+        return {"train/refilled_groups": len(drawn) - len(groups), "train/drawn_reward_mean": sum(earned) / len(earned)}
 
 
 class GroupStream:

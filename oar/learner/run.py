@@ -246,4 +246,5 @@ def _evaluate(learner: Learner, split: str, n: int | None, sampling: Callable[[s
         task=learner.task,
         sampling={name: learner.task.ending(sampling(name)) for name in benchmarks},
         seed=derive_seed(cfg.seed, "evaluation", split, learner.step),
+        reward=learner.reward,
     )

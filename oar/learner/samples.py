@@ -21,9 +21,9 @@ class Sample:
     """One completion of a training step and all that the step knew of it: a line of samples.jsonl without its `step`.
 
     Lists have an entry per completion token. row: its place in the step's batch, from which its random draws derive;
-    segments: `oar.method.segments.Segments`, None where there is no answer; old_logprobs and entropy (nats): of the policy that
-    drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0 and 1 where the advantage is 0;
-    marks: the task's ground truth by name, as positions.
+    segments: `oar.method.segments.Segments`, None where there is no answer; rewards: what it earns by name, of which `reward`
+    is the weighted sum; old_logprobs and entropy (nats): of the policy that drew it; token_importance (as the gate saw it) and
+    token_weights: of the run's method, 0 and 1 where the advantage is 0; marks: the task's ground truth by name, as positions.
     """
 
     row: int
@@ -32,7 +32,9 @@ class Sample:
     prompt: str
     completion: str
     gold: str
+    correct: bool
     reward: float
+    rewards: dict[str, float]
     advantage: float
     prompt_ids: list[int]
     completion_ids: list[int]
@@ -96,7 +98,9 @@ def _sample(task: Task, report: StepReport, row: int) -> Sample:
         prompt=problem.question,
         completion=report.graded.texts[row],
         gold=problem.answer,
+        correct=bool(report.graded.correct[row]),
         reward=float(report.graded.rewards[row]),
+        rewards=dict(report.graded.terms[row]),
         advantage=float(report.advantages[row]),
         prompt_ids=batch.input_ids[row, :prompt_length].tolist(),
         completion_ids=completion_ids,

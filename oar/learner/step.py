@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 
 from oar.common.clock import Clock
 from oar.common.errors import ConfigError, DataError
-from oar.common.seeding import generator
 from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
 from oar.learner.credit import Credited, StepCredit, credit_assigner
@@ -34,6 +33,7 @@ from oar.model.parameters import whole
 from oar.rollout.client.vllm import Engine
 from oar.rollout.sync import WeightSync
 from oar.tasks.problem import Problem
+from oar.tasks.reward_terms import RewardTerms
 from oar.tasks.task import Task
 
 
@@ -68,7 +68,8 @@ class Learner:
         self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
         self.step = 0
         self.source = build("data.source", cfg.data.source, cfg.allow_targets).fitting(self.fits)
-        self.groups = GroupStream(GroupSampler(cfg, task, client, self.source) if ranks.first else None)
+        self.reward = RewardTerms.built(cfg.reward, cfg.allow_targets)
+        self.groups = GroupStream(GroupSampler(cfg, task, client, self.source, self.reward) if ranks.first else None)
         self.estimator = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
         if gives(self.estimator) == "advantages" and cfg.learner.ratio_level == "sequence":
             raise ConfigError(
@@ -120,15 +121,11 @@ class Learner:
         return share_graded(graded, self.ranks, device)
 
     def rewards(self, graded: GradedBatch) -> Tensor:
-        """(B,): 1 for a right answer (for the control `reward=random` the toss of a coin), less what its length costs."""
-        rewards = graded.rewards
-        if self.cfg.method.reward == "random":
-            coins = torch.rand(len(rewards), generator=generator(self.cfg.seed, "reward", self.step))
-            rewards = (coins < 0.5).to(rewards)
-        if self.cfg.learner.overlong == "soft_penalty":
-            longest, buffer = self.cfg.rollout.max_new_tokens, self.cfg.learner.overlong_buffer
-            rewards = rewards + overlong_penalty(graded.batch.completion_lengths, longest, buffer)
-        return rewards
+        """(B,): what completions earn, less what their length costs."""
+        if self.cfg.learner.overlong != "soft_penalty":
+            return graded.rewards
+        longest, buffer = self.cfg.rollout.max_new_tokens, self.cfg.learner.overlong_buffer
+        return graded.rewards + overlong_penalty(graded.batch.completion_lengths, longest, buffer)
 
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
@@ -210,6 +207,7 @@ def batch_metrics(
     weights = weight_metrics(credited.token_weights[reweighted], batch.reasoning_mask[reweighted])
     metrics = {
         "train/reward_mean": float(graded.rewards.mean()),
+        "train/accuracy": float(graded.correct.float().mean()),
         "train/zero_advantage_groups": float((advantages.view(-1, num_generations) == 0).all(dim=1).float().mean()),
         "train/entropy": float(credited.entropy[mask].mean()),
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
@@ -217,5 +215,7 @@ def batch_metrics(
         "credit/mean_abs_advantage": float(token_advantages.abs().mean()),
         "probe/fallback_share": float((~batch.has_answer).float().mean()),
     }
+    names = graded.terms[0] if graded.terms else ()
+    earned = {f"reward/{name}": sum(terms[name] for terms in graded.terms) / len(graded.terms) for name in names}
     how = {f"grading/{outcome}_share": share for outcome, share in graded.outcomes.items()}
-    return metrics | how | {f"weights/{name}": value for name, value in weights.items()}
+    return metrics | earned | how | {f"weights/{name}": value for name, value in weights.items()}

@@ -7,11 +7,12 @@ from transformers import PreTrainedTokenizerBase
 
 from oar.common.errors import DataError
 from oar.config.evaluation import Sampling
-from oar.method.segments import Markers, Segments, find_segments
+from oar.method.segments import Markers, Segments, extract_answer, find_segments
 from oar.tasks.problem import Problem
 from oar.tasks.template import Template, load_template
 from oar.tasks.verifier.grade import Verdict, equal, grade, same_answer, shared_pool
 from oar.tasks.verifier.pool import VerifierPool
+from oar.tasks.verifier.scored import score
 from oar.tasks.verifier.shown import shown
 from oar.tasks.verifier.text import same_text
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error, written_mask
@@ -109,8 +110,22 @@ class Task:
         return self.grade_all([problem], [completion])[0].correct
 
     def grade_all(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[Verdict]:
-        """The verdict of each completion, all at once: what needs a computer algebra system is shared out in the pool."""
-        items = [(problem.answer, text) for problem, text in zip(problems, completions, strict=True)]
+        """The verdict of each completion, all at once: what needs a computer algebra system is shared out in the pool.
+
+        An answer to a procedural problem is judged by its data set's scorer instead.
+        """
+        items = list(zip(problems, completions, strict=True))
+        compared = iter(
+            self._compared([(problem.answer, text) for problem, text in items if problem.scored_as is None])
+        )
+        scored = iter(
+            score(
+                [(how, extract_answer(text, self.markers)) for one, text in items if (how := one.scored_as) is not None]
+            )
+        )
+        return [next(compared if problem.scored_as is None else scored) for problem in problems]
+
+    def _compared(self, items: Sequence[tuple[str, str]]) -> list[Verdict]:
         if self.template is None:
             return [same_answer(gold, text, self.marker) for gold, text in items]
         return grade(items, self.pool or shared_pool(), self.markers)

@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from oar.common.errors import ConfigError
-from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, validated
+from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, build_function, validated
 from oar.config.composed import composed_run
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -33,6 +33,8 @@ def test_every_option_composes_and_can_be_built(choice):
     cfg = validated(composed(choice, "model.path=folder"), TrainConfig)
     build("method.estimator", cfg.method.estimator)
     build("data.source", cfg.data.source)
+    for name in set(cfg.reward) - {"own"}:  # which names nothing yet
+        build_function(f"reward.{name}", {key: value for key, value in cfg.reward[name].items() if key != "weight"})
     if cfg.model.teach is not None:
         build("model.teach", cfg.model.teach)
 
@@ -111,6 +113,9 @@ def test_every_key_has_a_comment():
         ("probe.name=best", "warmup, lt_logits, as_mean, as_joint"),
         ("tracking.mode=loud", "offline, online, disabled"),
         ("+learner.extra=1", "extra"),
+        ("~reward.answer", "reward must be at least one term"),
+        ("reward.answer.weight=much", r"reward\.answer\.weight must be a finite number, but is 'much'"),
+        ("reward.answer=1", r"reward\.answer must be keys, _target_ among them, but is 1"),
         ("resume=maybe", "never, auto"),
     ],
 )
@@ -149,8 +154,10 @@ def test_controls_made_from_oar_p_wrap_oar_p_itself(method):
 
 def test_methods_differ_from_grpo_in_what_they_name():
     methods = [path.stem for path in (CONF / "method").glob("*.yaml")]
-    composed_methods = {name: composed(f"method={name}").method for name in methods}
-    assert {name for name, method in composed_methods.items() if method.reward == "random"} == {"random_reward"}
+    composed_runs = {name: composed(f"method={name}") for name in methods}
+    composed_methods = {name: run.method for name, run in composed_runs.items()}
+    assert {name for name, run in composed_runs.items() if list(run.reward) != ["answer"]} == {"random_reward"}
+    assert list(composed_runs["random_reward"].reward) == ["random"]
     assert not any(method.times_surprisal for method in composed_methods.values())
     assert all(method.name == name for name, method in composed_methods.items())
     uniform = {name for name, method in composed_methods.items() if "Uniform" in method.estimator._target_}

@@ -12,6 +12,7 @@ from oar.evaluation.draw import Completion
 from oar.evaluation.evaluate import EvaluationResult, concatenate, evaluate
 from oar.evaluation.pass_at_k import Group
 from oar.tasks.problem import Problem
+from oar.tasks.reward_terms import ANSWER, RewardTerms
 from oar.tasks.verifier.grade import Verdict
 
 GREEDY = Sampling(n=1, temperature=0.0, max_new_tokens=8)
@@ -68,6 +69,7 @@ def run(
     sampling: Sampling | dict[str, Sampling],
     problems: dict[str, list[Problem]] = PROBLEMS,
     group: Group | None = None,
+    reward: RewardTerms = ANSWER,
 ) -> EvaluationResult:
     return evaluate(
         draw,  # type: ignore[arg-type]
@@ -76,6 +78,7 @@ def run(
         sampling=dict.fromkeys(problems, sampling) if isinstance(sampling, Sampling) else sampling,
         seed=7,
         group=group,
+        reward=reward,
     )
 
 
@@ -115,6 +118,26 @@ def test_every_sample_is_kept_as_it_was_graded() -> None:
     assert (second["sample"], second["finish_reason"], pd.isna(second["answer"])) == (1, "length", True)
     assert not second["correct"]
     assert samples["correct"].sum() == 2
+
+
+def test_a_reward_of_ones_own_stands_beside_the_accuracy(tmp_path: Path) -> None:
+    def short(completions: Sequence[str], truncated: Sequence[bool], **columns: object) -> list[float]:
+        return [-3.0 if cut else 1.0 / len(text) for text, cut in zip(completions, truncated, strict=True)]
+
+    reward = RewardTerms({"short": short}, {"short": 2.0})
+    result = concatenate([run(Policy(), sampling, reward=reward) for sampling in (SAMPLED, GREEDY)])
+    plain = run(Policy(), SAMPLED).metrics() | run(Policy(), GREEDY).metrics()
+    found = result.metrics()
+    assert {name: value for name, value in found.items() if "reward" not in name} == plain
+    assert found["eval/words1/reward@2"] == pytest.approx((2 / 7 - 6) / 2)
+    assert found["eval/mean/reward"] == pytest.approx(2 / 7)
+    assert result.samples["reward"].tolist()[:2] == pytest.approx([2 / 7, -6.0])
+    assert (
+        result.summary.set_index("metric").loc["reward@k", "ci_low"].isna().all()
+    )  # an accuracy's interval is not its own
+    assert "-2.857" in result.table()
+    result.save(tmp_path, {})
+    assert None in {row["ci_low"] for row in json.loads((tmp_path / "evaluation.json").read_text())["results"]}
 
 
 def test_benchmarks_have_seeds_of_their_own_that_repeat() -> None:

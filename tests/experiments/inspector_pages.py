@@ -21,6 +21,8 @@ def sample(
         "prompt": "How many ?",
         "completion": " ".join(tokens) if text is None else text,
         "gold": "5",
+        "correct": reward > 0,
+        "rewards": {"answer": float(reward)},
         "advantage": 0.5 if reward else -0.5,
         "prompt_ids": [1],
         "completion_ids": list(range(count)),

@@ -178,6 +178,18 @@ def test_pictures_and_provenance_are_there(out: Path, text: str) -> None:
     ]  # fmt: skip
 
 
+def test_mean_rewards_of_some_cells_stay_out_of_the_table(tmp_path: Path) -> None:
+    cells = two_seeds(tmp_path)
+    write(cells, tmp_path / "out")
+    plain = (tmp_path / "out" / "table1.csv").read_bytes()
+    file = cells[0][1] / "evaluation.csv"
+    scores = pd.read_csv(file)
+    rewards = scores[scores["metric"] == "avg@k"].assign(metric="reward@k", value=0.5)
+    pd.concat([scores, rewards]).to_csv(file, index=False)
+    write(cells, tmp_path / "out")
+    assert (tmp_path / "out" / "table1.csv").read_bytes() == plain
+
+
 def test_cells_that_cannot_stand_in_one_table_are_refused(tmp_path: Path) -> None:
     cells = two_seeds(tmp_path)
     out = tmp_path / "out"

@@ -12,6 +12,7 @@ from oar.learner.collect import collate_groups
 from oar.learner.rollouts import GroupSampler
 from oar.rollout.types import Rollout
 from oar.tasks.data.sources import WordsSource
+from oar.tasks.reward_terms import ANSWER, RewardTerms
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 from tests.config.test_config import composed
@@ -51,12 +52,12 @@ class AnswerIsOne:
         return {}
 
 
-def drawn(ones, max_refills, step=5):
+def drawn(ones, max_refills, step=5, reward=ANSWER):
     engine, cfg = (
         ScriptedEngine(list(ones)),
         validated(composed(*SETTINGS, f"learner.max_refills={max_refills}"), TrainConfig),
     )
-    return GroupSampler(cfg, TASK, engine, AnswerIsOne()).draw(step, 7, Clock()), engine
+    return GroupSampler(cfg, TASK, engine, AnswerIsOne(), reward).draw(step, 7, Clock()), engine
 
 
 def correct(found):
@@ -84,6 +85,22 @@ def test_idle_groups_make_way_in_their_own_place():
     ] == [group.rollouts[0].prompt_ids for group in found.groups for _ in range(3)]
 
 
+def test_a_group_teaches_by_its_rewards_not_by_its_answers():
+    def by_place(completions, **columns):
+        return [0.25 * (row % 3) for row in range(len(completions))]
+
+    found, engine = drawn([0, 3, 1, 2], max_refills=3, reward=RewardTerms({"place": by_place}, {"place": 1.0}))
+    assert len(engine.asked) == 1  # all wrong and all right, yet no two earn the same
+    assert found.metrics["train/drawn_reward_mean"] == 0.25
+    assert collate_groups(found.groups, TASK, torch.device("cpu")).rewards.tolist() == [0.0, 0.25, 0.5] * 4
+
+    def alike(completions, **columns):
+        return [0.5] * len(completions)
+
+    found, engine = drawn([1, 2] * 4, max_refills=1, reward=RewardTerms({"alike": alike}, {"alike": 1.0}))
+    assert (len(engine.asked), found.metrics["train/refilled_groups"]) == (2, 4)
+
+
 def test_at_the_bound_the_batch_keeps_its_size():
     found, engine = drawn([0, 0, 3, 1, 0, 3, 3, 0, 1, 0], max_refills=2)
     assert correct(found) == [0, 1, 0, 1]
@@ -105,5 +122,5 @@ def test_problems_and_seeds_follow_from_the_step_and_never_come_twice():
 
 
 def test_refills_by_random_rewards_are_refused():
-    with pytest.raises(ConfigError, match=r"learner\.max_refills must be 0 where method\.reward=random"):
+    with pytest.raises(ConfigError, match=r"learner\.max_refills must be 0 where reward=random"):
         validated(composed("method=random_reward", "learner.max_refills=1"), TrainConfig)

@@ -39,7 +39,11 @@ def error_line(output: str) -> str:
         (["tracking.mode=online"], "API key"),
         (["+method.estimator.depth=3"], "depth"),
         (["template=qwen"], "template must be one of gsm8k_hash, plain, qwen_boxed, qwen_math, r1, but is 'qwen'"),
-        (["evaluation.final_problems=null"], "words1 is generated and has no end"),
+        (["evaluation.final_problems=null"], "has no end: set evaluation.final_problems"),
+        (["benchmark=math500", "model.path=nowhere"], "model.path must be a folder"),  # the hub is not asked first
+        (["benchmark=math500", "data=local", "data.source.path=none.jsonl"], "none.jsonl cannot be read"),
+        (["benchmark=math500", "template=qwen"], "template must be one of"),
+        (["benchmark=math500", "reward=own"], "reward.own._target_ must name a function or a class"),
     ],
 )
 def test_refused_before_anything_starts(
@@ -47,6 +51,7 @@ def test_refused_before_anything_starts(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # no W&B account, whoever runs the tests
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     folder = tmp_path / "run"
     code, output = run("train", *overrides, NO_ENGINE, f"output_dir={folder}")
     assert code == 2

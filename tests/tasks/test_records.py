@@ -14,7 +14,7 @@ from oar.config import TrainConfig, build, validated
 from oar.config.data import DatasetConfig
 from oar.tasks.data.records import last_boxed, load_problems
 from oar.tasks.data.sources import load_benchmarks
-from oar.tasks.problem import Problem
+from oar.tasks.problem import Problem, ProblemSet
 from tests.config.test_config import composed
 
 PUBLIC = Path(__file__).parents[1] / "data" / "public"
@@ -35,11 +35,15 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-def load(path: Path, **settings: object) -> list[Problem]:
+def load_set(path: Path, drop: bool = False, **settings: object) -> ProblemSet:
     """A file with plain columns."""
     columns = {key: [key] for key in ("id", "question", "answer", "solution", "level", "subject")}
     dataset = DatasetConfig(**{"dataset": None, "columns": columns, "answer_form": "text"} | settings)
-    return list(load_problems("mine", dataset, str(path), path_key="benchmark.path").problems)
+    return load_problems("mine", dataset, str(path), path_key="data.source.path", dataset_key="the.key", drop=drop)
+
+
+def load(path: Path, **settings: object) -> list[Problem]:
+    return list(load_set(path, **settings).problems)  # type: ignore[arg-type]
 
 
 def test_gsm8k_splits_rationale_and_answer() -> None:
@@ -197,8 +201,67 @@ def test_bad_rows_are_refused_with_their_place(tmp_path: Path, rows: list, setti
 def test_more_problems_without_an_answer_than_known_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.jsonl", GOOD, *({"id": str(n), "question": "q", "answer": ""} for n in range(3)))
     assert len(load(path, max_unanswered=3)) == 1
-    with pytest.raises(DataError, match=r"line 2: the answer must not be empty, but is \(3 such problems\)"):
+    with pytest.raises(DataError, match=r"line 2: the answer must not be empty, .*line 3: .*line 4: "):
         load(path, max_unanswered=2)
+
+
+BAD = [
+    GOOD | {"id": "b", "answer": ""},
+    GOOD | {"id": "c", "question": None},
+    GOOD,
+    GOOD | {"id": "d", "answer": r"\frac{1}{"},
+    GOOD | {"id": "e", "level": 9},
+]
+
+
+def test_bad_rows_are_told_together_up_to_a_handful(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "mine.jsonl", GOOD, *BAD, *({"id": str(n), "question": "q", "answer": []} for n in range(4))
+    )
+    with pytest.raises(DataError) as caught:
+        load(path)
+    assert re.findall(r"line (\d+):", str(caught.value)) == ["3", "4", "6", "7", "8"]
+    assert str(caught.value).endswith(
+        "(3 more like these.) Mend such rows, or take them out (of training data: data.source.on_bad_row=drop)."
+    )
+
+
+def test_dropped_rows_are_counted_with_their_reasons(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.jsonl", GOOD, GOOD | {"id": "z", "answer": "2", "hint": "x"}, *BAD)
+    found = load_set(path, drop=True)
+    assert [problem.id for problem in found.problems] == ["a", "z"]
+    dropped = found.origin["dropped"]
+    assert isinstance(dropped, dict)
+    assert dropped["rows"] == 5
+    assert "Problem d: the gold answer must be" in dropped["first"][-1]
+    assert "dropped" in load_set(write(tmp_path / "good.jsonl", GOOD), drop=True).origin
+    assert "dropped" not in load_set(tmp_path / "good.jsonl").origin
+    with pytest.raises(DataError, match=r"mine must hold a problem that can be used, but has none: .*line 1"):
+        load(write(tmp_path / "none.jsonl", BAD[0]), drop=True)
+
+
+def test_a_problem_keeps_the_columns_of_its_row(tmp_path: Path) -> None:
+    (problem,) = load(
+        write(tmp_path / "mine.jsonl", GOOD | {"answer": "x #### 1", "tests": ["a"]}), answer_marker="####"
+    )
+    assert (problem.answer, problem.columns["answer"], problem.columns["tests"]) == ("1", "x #### 1", ["a"])
+
+
+def test_a_missing_column_is_answered_with_the_key_that_names_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.jsonl", {"prompt": "q", "answer": "1"})
+    for key, overrides, read in (
+        ("data.source.dataset", ["data=local", f"data.source.path={path}"], "data"),
+        ("benchmark.sources.local", ["benchmark=local", f"benchmark.path={path}"], "benchmark"),
+    ):
+        with pytest.raises(DataError) as caught:
+            training("local", *overrides[1:]) if read == "data" else benchmark("local", path)
+        said = str(caught.value).rpartition("as in ")[2].removesuffix(".")
+        assert said == f"{key}.columns.question=[prompt]"
+        cfg = validated(composed(*overrides, said), TrainConfig)
+        if read == "data":
+            assert build("data.source", cfg.data.source).problem_set.problems[0].question == "q"
+        else:
+            assert load_benchmarks(cfg.benchmark, "final", None)["local"].problems[0].question == "q"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from oar.learner.collect import GradedGroup, collate_groups
 from oar.method.segments import BOX
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
+from oar.tasks.reward_terms import Earned
 from oar.tasks.task import Task
 from oar.tasks.verifier.grade import Verdict
 from oar.tasks.words import RL_STREAM, make_tiers
@@ -25,13 +26,14 @@ VOCABULARY = 700
 def run(findings: Findings) -> None:
     """Seconds of each, on one core."""
     task, groups = _task(), []
+    verdict, earned = Verdict(True, "42", "plain"), Earned({"answer": 1.0}, 1.0)
     completions = _completions(task)
     for start in range(0, COMPLETIONS, GROUP):
         rollouts = [
             Rollout((1, 2, 3), tuple(ids), (-1.0,) * len(ids), 0, "stop") for ids in completions[start : start + GROUP]
         ]
         problem = Problem(f"{start}", "a question", "42", "none")
-        groups.append(GradedGroup(problem, rollouts, [""] * GROUP, [Verdict(True, "42", "plain")] * GROUP))
+        groups.append(GradedGroup(problem, rollouts, [""] * GROUP, [verdict] * GROUP, [earned] * GROUP))
     with spent() as finding:
         found = [task.segments(ids) for ids in completions]
     findings.true("every answer is found", all(found), f"{len(found)} of {COMPLETIONS}")

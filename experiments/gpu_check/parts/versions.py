@@ -24,7 +24,7 @@ ROOMS = (oar.method.importance, oar.learner, oar.rollout, oar.tasks)
 ELSEWHERE = {
     "vllm": ("oar.rollout.sync.ipc", "oar.rollout.sync.ipc_worker", "oar.rollout.sync.nccl"),
     "omegaconf": ("oar.learner.__main__",),
-    "math_verify": ("oar.tasks.verifier.symbols", "oar.tasks.verifier.worker"),
+    "math_verify": ("oar.tasks.verifier.symbols", "oar.tasks.verifier.comparing"),
 }
 TESTS = sized(
     (

@@ -78,7 +78,7 @@ function legend(index) {
 
 // ---- completions: a card each; its tokens are made when it comes near the window
 const cards = data.completions.map((completion, row) => {
-  const right = completion.reward > 0;
+  const right = completion.correct;
   const title = `#${row + 1} ${completion.benchmark} ${completion.problem}: ${right ? "✓ right" : "✗ wrong"}`;
   const answer = completion.segments ? "" : ", no answer: every token weighs 1";
   const about = `, reward ${number(completion.reward)}, advantage ${number(completion.advantage)}, gold ${completion.gold}${answer}`;
@@ -103,7 +103,7 @@ function tokenElements(completion, index) {
     classes.push(at < values.length ? levelOf(index, values[at]) : "off");
     if (segments && at >= segments[1] && at < segments[2]) classes.push("answer");
     if (CAUSAL >= 0 && completion.values[CAUSAL][at]) classes.push("causal");
-    if (ERROR >= 0 && completion.reward <= 0 && completion.values[ERROR][at]) classes.push("error");
+    if (ERROR >= 0 && !completion.correct && completion.values[ERROR][at]) classes.push("error");
     const [, blank, text] = token.match(/^(\s*)(.*)$/s);  // a line under two words would make them one
     const span = make("span", { class: classes.join(" "), "data-at": at, tabindex: at ? -1 : 0 }, text || blank || "∅");
     return text ? [blank, span] : [span];

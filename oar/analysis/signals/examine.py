@@ -142,7 +142,7 @@ def _truth(graded: GradedBatch, rows: Tensor) -> Truth:
             "The task must know which tokens are causal, as that of word problems does, but this one does not: choose "
             "benchmark=words."
         )
-    masks, correct = graded.batch.reasoning_mask[rows], graded.rewards[rows].bool()
+    masks, correct = graded.batch.reasoning_mask[rows], graded.correct[rows]
     error = graded.marks["error"][rows] & ~correct[:, None]  # of a right completion the mark means something else
     return Truth(
         problems=[graded.problems[row].id for row in rows.tolist()],

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,22 @@ from oar.config.data import DatasetConfig
 from oar.method.segments import BOX, extract_answer
 from oar.tasks.data.rows import Rows, file_rows, hub_rows
 from oar.tasks.problem import Problem, ProblemSet
+from oar.tasks.verifier.grade import shared_pool
 
 LEVELS = range(1, 6)
 COMMAND = BOX.removesuffix("{")
+HANDFUL = 5  # bad rows that are told one by one
+ADVICE = "Mend such rows, or take them out (of training data: data.source.on_bad_row=drop)."
 
 
-def load_problems(name: str, dataset: DatasetConfig, path: str | None, *, path_key: str) -> ProblemSet:
+def load_problems(
+    name: str, dataset: DatasetConfig, path: str | None, *, path_key: str, dataset_key: str, drop: bool = False
+) -> ProblemSet:
     """A data set as problems: from `path` (a file, or a folder that holds `dataset.file`), from the hub without one.
 
-    `path_key` is the config key of `path`, for messages. Raises DataError for whatever is wrong with the data.
+    The config keys of `path` and `dataset` are for messages. Raises DataError for whatever is wrong with the data. With `drop`
+    rows that cannot be used are left out, a gold answer that the verifier cannot read among the reasons; `origin` says how many
+    and why. Without, they are refused together.
     """
     if path is not None:
         rows = file_rows(_local_file(dataset, Path(path), path_key))
@@ -27,7 +34,22 @@ def load_problems(name: str, dataset: DatasetConfig, path: str | None, *, path_k
         rows = hub_rows(dataset.dataset, dataset.config, dataset.split, dataset.revision, path_key)
     else:
         raise DataError(f"{path_key} must name the file that holds {name}, but is null.")
-    return ProblemSet(name, problems_of(name, dataset, rows), rows.origin)
+    problems, bad = problems_of(name, dataset, rows, f"{dataset_key}.columns")
+    if not drop:
+        if bad:
+            raise DataError(f"{handful(bad)} {ADVICE}")
+        return ProblemSet(name, problems, rows.origin)
+    unreadable = shared_pool().unreadable({problem.id: problem.answer for problem in problems})
+    kept, bad = [problem for problem in problems if problem.id not in unreadable], [*bad, *unreadable.values()]
+    if not kept:
+        raise DataError(f"{name} must hold a problem that can be used, but has none: {handful(bad)}")
+    return ProblemSet(name, kept, {**rows.origin, "dropped": {"rows": len(bad), "first": bad[:HANDFUL]}})
+
+
+def handful(bad: Sequence[str]) -> str:
+    """The first complaints, and how many more there are."""
+    more = f" ({len(bad) - HANDFUL} more like these.)" if len(bad) > HANDFUL else ""
+    return " ".join(bad[:HANDFUL]) + more
 
 
 def _local_file(dataset: DatasetConfig, path: Path, path_key: str) -> Path:
@@ -43,42 +65,62 @@ def _local_file(dataset: DatasetConfig, path: Path, path_key: str) -> Path:
     return found[0]
 
 
-def problems_of(name: str, dataset: DatasetConfig, rows: Rows) -> list[Problem]:
-    """The problems of a data set, in its order.
+def problems_of(name: str, dataset: DatasetConfig, rows: Rows, columns_key: str) -> tuple[list[Problem], list[str]]:
+    """The problems of a data set, in its order, and what is wrong with each row that is none.
 
-    Raises DataError, naming the place, for a column or value that is missing, an id that occurs twice, an answer that is
-    empty or not of the form it must have, and a level that is none.
+    That is, by its place: a value that is missing, an id that occurs twice, an answer that is empty or not of the form it must
+    have, a level that is none. Raises DataError for a column that is missing.
     """
-    columns = _columns(name, dataset, rows)
+    columns = _columns(name, dataset, rows, columns_key)
     problems: dict[str, Problem] = {}
+    bad: list[str] = []
     unanswered: list[str] = []
     marker = dataset.answer_marker or ""
     marked = bool(marker) and any(marker in str(row.get(columns.get("answer", ""))) for row in rows.values)
     for number, (row, place) in enumerate(zip(rows.values, rows.places, strict=True)):
-        fields = {name: row.get(column) for name, column in columns.items()}
-        identifier = str(_present(fields, "id", columns, place)) if "id" in columns else f"{name}-{number}"
-        solution = _text(fields.get("solution"), "solution", place)
-        stated = fields["answer"] if "answer" in columns else last_boxed(solution)
-        if marked:
-            solution, stated = _split_at(marker, _present(fields, "answer", columns, place), place)
-        answer = _answer(dataset, stated, place)
-        if not answer:
-            unanswered.append(place)
+        try:
+            problem = _problem(name, dataset, columns, row, place, number, marker if marked else None)
+        except DataError as error:
+            bad.append(str(error))
             continue
-        if identifier in problems:
-            raise DataError(f"{place}: every id must be there once, but {identifier!r} is there before.")
-        problems[identifier] = Problem(
-            id=identifier,
-            question=_question(dataset, _present(fields, "question", columns, place), place),
-            answer=answer,
-            benchmark=name,
-            solution=re.sub(dataset.solution_remove, "", solution) if dataset.solution_remove else solution,
-            level=_level(fields.get("level"), place),
-            subject=_text(fields.get("subject"), "subject", place),
-        )
-    if len(unanswered) > dataset.max_unanswered:
-        raise DataError(f"{unanswered[0]}: the answer must not be empty, but is ({len(unanswered)} such problems).")
-    return list(problems.values())
+        if problem is None:
+            unanswered.append(f"{place}: the answer must not be empty, but is.")
+        elif problem.id in problems:
+            bad.append(f"{place}: every id must be there once, but {problem.id!r} is there before.")
+        else:
+            problems[problem.id] = problem
+    return list(problems.values()), bad + (unanswered if len(unanswered) > dataset.max_unanswered else [])
+
+
+def _problem(
+    name: str,
+    dataset: DatasetConfig,
+    columns: Mapping[str, str],
+    row: Mapping[str, Any],
+    place: str,
+    number: int,
+    marker: str | None,
+) -> Problem | None:
+    """The problem of a row, None where it has no answer. `marker`: what precedes the answer in the data set's answer column."""
+    fields = {field: row.get(column) for field, column in columns.items()}
+    identifier = str(_present(fields, "id", columns, place)) if "id" in columns else f"{name}-{number}"
+    solution = _text(fields.get("solution"), "solution", place)
+    stated = fields["answer"] if "answer" in columns else last_boxed(solution)
+    if marker is not None:
+        solution, stated = _split_at(marker, _present(fields, "answer", columns, place), place)
+    answer = _answer(dataset, stated, place)
+    if not answer:
+        return None
+    return Problem(
+        id=identifier,
+        question=_question(dataset, _present(fields, "question", columns, place), place),
+        answer=answer,
+        benchmark=name,
+        solution=re.sub(dataset.solution_remove, "", solution) if dataset.solution_remove else solution,
+        level=_level(fields.get("level"), place),
+        subject=_text(fields.get("subject"), "subject", place),
+        columns=row,
+    )
 
 
 def last_boxed(text: str) -> str:
@@ -92,7 +134,7 @@ def last_boxed(text: str) -> str:
     return boxed or (unbraced[1] if unbraced else "")
 
 
-def _columns(name: str, dataset: DatasetConfig, rows: Rows) -> dict[str, str]:
+def _columns(name: str, dataset: DatasetConfig, rows: Rows, columns_key: str) -> dict[str, str]:
     """The column that holds each field; fields that no column holds are left out."""
     there = rows.columns
     chosen = {}
@@ -104,9 +146,10 @@ def _columns(name: str, dataset: DatasetConfig, rows: Rows) -> dict[str, str]:
     boxed = dataset.answer_boxed and "solution" in chosen
     if needed not in chosen and not (needed == "answer" and boxed):
         candidates = dataset.columns.get(needed) or dataset.columns["solution"]
+        example = next((column for column in there if column not in chosen.values()), "NAME")
         raise DataError(
             f"{rows.places[0]}: {name} must have its {needed} in a column called {' or '.join(candidates)}, but has "
-            f"{', '.join(there)}: name the column in columns.{needed}."
+            f"{', '.join(there)}: name the column, as in {columns_key}.{needed}=[{example}]."
         )
     return chosen
 

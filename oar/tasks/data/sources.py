@@ -10,9 +10,11 @@ from typing import Any, Protocol
 from oar.common.errors import ConfigError, DataError
 from oar.common.seeding import derive_seed
 from oar.config import BenchmarkConfig, validated
+from oar.config.checks import one_of
 from oar.config.data import DatasetConfig
 from oar.tasks.data.contamination import Prints, compare
-from oar.tasks.data.records import load_problems
+from oar.tasks.data.procedural import held_out
+from oar.tasks.data.records import ADVICE, handful, load_problems
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.verifier.grade import shared_pool
 from oar.tasks.words import RL_STREAM, TIER_NAMES, evaluation_set, tier_named, training_problem
@@ -101,15 +103,18 @@ class DatasetSource:
     """A data set as `Epochs`.
 
     `path`: a local copy (a file, or a folder that holds it) instead of the hub; `levels`: only problems of these, None:
-    all; `dataset`: a `DatasetConfig`. Nothing is read before the first problem is asked for.
+    all; `dataset`: a `DatasetConfig`; `on_bad_row`: `refuse`, or `drop` to do without rows that cannot be used. Nothing is
+    read before the first problem is asked for.
     """
 
     name: str
     path: str | None
     levels: Sequence[int] | None
     dataset: Mapping[str, Any]
+    on_bad_row: str = "refuse"
 
     def __post_init__(self) -> None:
+        one_of("data.source.on_bad_row", self.on_bad_row, ("refuse", "drop"))
         self.settings()
 
     def settings(self) -> DatasetConfig:
@@ -121,7 +126,14 @@ class DatasetSource:
     @cached_property
     def problem_set(self) -> ProblemSet:
         """All problems that may be trained on. Raises DataError where there is none, or the data is not what it must be."""
-        everything = load_problems(self.name, self.settings(), self.path, path_key="data.source.path")
+        everything = load_problems(
+            self.name,
+            self.settings(),
+            self.path,
+            path_key="data.source.path",
+            dataset_key="data.source.dataset",
+            drop=self.on_bad_row == "drop",
+        )
         if self.levels is None:
             return everything
         levels = sorted(self.levels)
@@ -155,27 +167,37 @@ def load_benchmark(name: str, split: str, n: int) -> list[Problem]:
 def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> dict[str, ProblemSet]:
     """The sets of a benchmark by name, of each its first `n` problems (None, or more than it has: all).
 
-    A tier has splits of its own (`curve`, `final`); a published benchmark is one set, and every split is its beginning.
-    Raises ConfigError for an unknown name and for all of a tier, which has no end; DataError for whatever is wrong with
-    the data.
+    A tier and a task of reasoning-gym have splits of their own (`curve`, `final`); a published benchmark is one set, and every
+    split is its beginning. Raises ConfigError for an unknown name and for all of what has no end; DataError for whatever is
+    wrong with the data.
     """
     known = (*benchmark.sources, *TIER_NAMES)
     found = {}
     for name in benchmark.sets:
-        if name not in known:
+        if name not in known and benchmark.options is None:
             raise ConfigError(f"benchmark.sets must name known benchmarks ({', '.join(known)}), but names {name!r}.")
         if name in benchmark.sources:
             everything = _published(name, benchmark)
             found[name] = ProblemSet(name, everything.problems[:n], everything.origin)
         elif n is None:
-            raise ConfigError(f"{name} is generated and has no end: say how many of its problems are wanted.")
+            raise ConfigError(
+                f"{name} is generated and has no end: set evaluation.final_problems to a number, e.g. 200."
+            )
+        elif benchmark.options is not None:
+            found[name] = held_out(name, benchmark.options, split, n)
         else:
             found[name] = ProblemSet(name, load_benchmark(name, split, n), {"generated": name, "split": split})
     return found
 
 
 def _published(name: str, benchmark: BenchmarkConfig) -> ProblemSet:
-    return load_problems(name, benchmark.sources[name], _path_of(name, benchmark), path_key="benchmark.path")
+    return load_problems(
+        name,
+        benchmark.sources[name],
+        _path_of(name, benchmark),
+        path_key="benchmark.path",
+        dataset_key=f"benchmark.sources.{name}",
+    )
 
 
 def _path_of(name: str, benchmark: BenchmarkConfig) -> str | None:
@@ -191,9 +213,12 @@ def _path_of(name: str, benchmark: BenchmarkConfig) -> str | None:
 
 
 def refuse_unreadable(sets: Iterable[ProblemSet]) -> None:
-    """Raises DataError, naming the problem, where the verifier cannot compare a gold answer with anything."""
-    for one in sets:
-        shared_pool().check_golds({f"{problem.id} of {one.name}": problem.answer for problem in one.problems})
+    """Raises DataError, naming the problems, where the verifier cannot compare a gold answer with anything."""
+    golds = {
+        f"{one.id} of {found.name}": one.answer for found in sets for one in found.problems if one.scored_as is None
+    }
+    if bad := list(shared_pool().unreadable(golds).values()):
+        raise DataError(f"{handful(bad)} {ADVICE}")
 
 
 def refuse_contaminated(source: ProblemSource, benchmark: BenchmarkConfig, allowed: Collection[str]) -> None:

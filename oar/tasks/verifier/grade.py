@@ -28,13 +28,19 @@ _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
 class Verdict:
     """One graded completion. `answer` is the one that was found, as written.
 
-    outcome: `plain` (numbers, words, structure), `symbols` (sympy was asked), `no_answer`, `too_long`, or why there is no
-    verdict, and so no reward: `timeout`, `crash`.
+    outcome: `plain` (numbers, words, structure, or a procedural problem's scorer), `symbols` (sympy was asked), `no_answer`,
+    `too_long`, or why there is no verdict, and so no reward: `timeout`, `crash`. partial: what the scorer said, where one did.
     """
 
     correct: bool
     answer: str | None
     outcome: str
+    partial: float | None = None
+
+    @property
+    def score(self) -> float:
+        """1 for right and 0 for wrong, where no scorer says otherwise."""
+        return float(self.correct) if self.partial is None else self.partial
 
 
 def verify(gold: str, completion: str, markers: Markers = FORMS, *, bare_number: bool = False) -> bool:

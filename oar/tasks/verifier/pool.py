@@ -13,49 +13,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from oar.common.errors import ConfigError, DataError
+from oar.common.errors import ConfigError
 from oar.tasks.verifier.structure import formulas, read
 
 TIMEOUT_S = 1.0
 START_S = 120.0  # for importing sympy on a busy machine
 MARGIN_S = 10.0  # what a worker gets on top of its own timers (worker.py) before it is killed
+COMPARING = "oar.tasks.verifier.comparing"  # what the processes do: the formulas of answers
 _WORKER = Path(__file__).with_name("worker.py")
 _PACKAGES = Path(__file__).parents[3]
 
 
 class VerifierPool:
-    """`workers` processes, started when the first formula comes; each comparison gets `timeout_s` seconds of processor time.
+    """`workers` processes, started with the first request; each request gets `timeout_s` seconds of processor time.
+
+    `module` answers them (`worker.py`); `compare` and `unreadable` are for that of formulas.
 
     `failures` counts what got no verdict, by reason (`timeout`, `crash`). Safe to use from several threads; close it, or use
     it in a `with`. The processes end with the one that started them. Raises ConfigError for values that cannot work, and
     where a worker cannot start.
     """
 
-    def __init__(self, workers: int = 2, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, workers: int = 2, timeout_s: float = TIMEOUT_S, module: str = COMPARING) -> None:
         if workers < 1 or timeout_s <= 0:
             raise ConfigError(f"The verifier needs workers >= 1 and timeout_s > 0, got {workers} and {timeout_s}.")
         self.failures: Counter[str] = Counter()
-        self._size, self._timeout_s = workers, timeout_s
+        self._size, self._arguments = workers, (timeout_s, module)
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
 
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[bool | str]:
         """Whether each answer equals its gold answer (first of the pair), or why there is no verdict."""
-        replies = self._ask([{"gold": gold, "answer": answer} for gold, answer in pairs])
+        replies = self.ask([{"gold": gold, "answer": answer} for gold, answer in pairs])
         return [str(reply["failed"]) if "failed" in reply else reply["correct"] is True for reply in replies]
 
-    def check_golds(self, golds: Mapping[str, str]) -> None:
-        """For load time: raises DataError where a gold answer cannot be compared with anything, naming the problem.
-
-        `golds`: gold answer by the name of its problem.
-        """
-        for name, gold in golds.items():
-            if read(gold) is None:
-                raise _bad_gold(name, gold, "empty, too long or too deeply nested")
+    def unreadable(self, golds: Mapping[str, str]) -> dict[str, str]:
+        """For load time: what is wrong with each gold answer that cannot be compared with anything, by problem as `golds` is."""
+        found = {name: "empty, too long or too deeply nested" for name, gold in golds.items() if read(gold) is None}
         asked = [(name, gold) for name, gold in golds.items() if (tree := read(gold)) is not None and formulas(tree)]
-        for (name, gold), reply in zip(asked, self._ask([{"gold": gold} for _, gold in asked]), strict=True):
+        for (name, _), reply in zip(asked, self.ask([{"gold": gold} for _, gold in asked]), strict=True):
             if "failed" in reply or reply["unparsable"]:
-                raise _bad_gold(name, gold, str(reply.get("failed") or f"no formula: {reply['unparsable']}"))
+                found[name] = str(reply.get("failed") or f"no formula: {reply['unparsable']}")
+        return {name: _bad_gold(name, gold, found[name]) for name, gold in golds.items() if name in found}
 
     def close(self) -> None:
         """End the processes. Idempotent; what is asked later starts new ones."""
@@ -72,13 +71,13 @@ class VerifierPool:
     ) -> None:
         self.close()
 
-    def _ask(self, requests: Sequence[dict[str, str]]) -> list[dict[str, object]]:
+    def ask(self, requests: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
         """Each request's reply, {"failed": reason} where there is none."""
         with self._lock:
             replies: dict[int, dict[str, object]] = {}
             waiting = deque(enumerate(requests))
             while len(self._workers) < min(self._size, len(requests)):
-                self._workers.append(_Worker(self._timeout_s))
+                self._workers.append(_Worker(*self._arguments))
             while len(replies) < len(requests):
                 for worker in self._workers:
                     if worker.item is None and waiting:
@@ -88,7 +87,7 @@ class VerifierPool:
                         replies[worker.item] = reply
                     worker.item = None
                     if worker.broken:
-                        self._workers[self._workers.index(worker)] = _Worker(self._timeout_s)
+                        self._workers[self._workers.index(worker)] = _Worker(*self._arguments)
             self.failures.update(str(reply["failed"]) for reply in replies.values() if "failed" in reply)
             return [replies[index] for index in range(len(requests))]
 
@@ -96,7 +95,7 @@ class VerifierPool:
 class _Worker:
     """One process and the number of the request it is at (None: idle)."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, module: str) -> None:
         self.item: int | None = None
         self.broken = False
         self.deadline = time.monotonic() + START_S
@@ -104,7 +103,7 @@ class _Worker:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         # A plain process, not multiprocessing's: that would import the caller's __main__ once more.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER), str(timeout_s)],
+            [sys.executable, "-P", str(_WORKER), str(timeout_s), module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -116,7 +115,7 @@ class _Worker:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def send(self, item: int, request: dict[str, str]) -> None:
+    def send(self, item: int, request: Mapping[str, object]) -> None:
         """Give it a request; a process that is gone is found out by `receive`."""
         assert self._process.stdin is not None
         self.item = item
@@ -179,8 +178,7 @@ def _replies(busy: Sequence[_Worker]) -> Iterable[tuple[_Worker, dict[str, objec
             yield worker, {"failed": "timeout"}
 
 
-def _bad_gold(name: str, gold: str, why: str) -> DataError:
-    return DataError(
-        f"Problem {name}: the gold answer must be a number, words or LaTeX that can be parsed, got {gold!r} ({why}); "
-        "mend it or leave the problem out."
+def _bad_gold(name: str, gold: str, why: str) -> str:
+    return (
+        f"Problem {name}: the gold answer must be a number, words or LaTeX that can be parsed, but is {gold!r} ({why})."
     )

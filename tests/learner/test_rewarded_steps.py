@@ -1,0 +1,49 @@
+"""Training steps on rewards of every kind, with completions that need no engine."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from oar.common.seeding import generator
+from oar.learner.distributed import ALONE
+from oar.learner.samples import sample_rows
+from tests.learner.on_ranks import config, learner_of, start_model, train
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return start_model(tmp_path_factory.mktemp("start"))
+
+
+def test_what_is_right_earns_one_and_nothing_else_is_changed_by_a_term_of_no_weight(start: Path) -> None:
+    plain, weights = train(start, ALONE)
+    beside, same = train(start, ALONE, "reward=[answer,length]", "reward.length.weight=0")
+    assert all(torch.equal(same[name], weight) for name, weight in weights.items())
+    for metrics, other in zip(plain, beside, strict=True):
+        assert metrics["train/reward_mean"] == metrics["train/accuracy"] == pytest.approx(metrics["reward/answer"])
+        assert other == metrics | {"reward/length": other["reward/length"]}
+        assert 0 < other["reward/length"] < 1
+
+
+def test_a_fraction_moves_the_weights(start: Path) -> None:
+    (_, plain), (metrics, learned) = train(start, ALONE), train(start, ALONE, "reward=length")
+    assert any(not torch.equal(plain[name], weight) for name, weight in learned.items())
+    assert metrics[0]["train/reward_mean"] == pytest.approx(metrics[0]["reward/length"])
+    assert metrics[0]["train/zero_advantage_groups"] < 1
+
+
+def test_coins_are_those_of_run_and_step(start: Path) -> None:
+    metrics, _ = train(start, ALONE, "method=random_reward")
+    coins = [float((torch.rand(24, generator=generator(1, "reward", step)) < 0.5).float().mean()) for step in range(3)]
+    assert [step["train/reward_mean"] for step in metrics] == pytest.approx(coins)
+
+
+def test_a_kept_completion_knows_what_it_earned(start: Path) -> None:
+    learner = learner_of(config("reward=[answer,format]", "reward.format.weight=0.5"), start, ALONE)
+    rows = sample_rows(learner.task, learner.training_step(), 24)
+    for row in rows:
+        earned = {"answer": float(row["correct"]), "format": float("####" in row["completion"])}
+        assert row["rewards"] == earned
+        assert row["reward"] == earned["answer"] + 0.5 * earned["format"]
+    assert {row["reward"] for row in rows} == {0.0, 0.5, 1.5}
