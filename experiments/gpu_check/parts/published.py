@@ -13,7 +13,7 @@ from oar.config import LoraConfig, TrainConfig
 from oar.learner.distributed import Ranks, joined
 from oar.learner.step import StepReport
 from oar.plan import Architecture, importance_work, memory_of
-from oar.plan.importance import Lengths, forward
+from oar.plan.work import Lengths, forward
 from oar.tasks.data.sources import WordsSource
 from oar.tasks.problem import Problem
 
@@ -132,7 +132,7 @@ def _planned_seconds(cfg: TrainConfig, completions: list[int]) -> dict[str, floa
     found = {"importance": 0.0, "update": 0.0}
     for completion in completions:
         lengths = Lengths(PROMPT, max(1, completion - 4), 1, 2)
-        signal = importance_work(estimator_of(cfg), lengths, checkpointing=checkpointing, half_precision=True)
+        signal = importance_work(estimator_of(cfg), lengths, cfg.learner)
         found["importance"] += signal.flops(SIZES) / speed
         found["update"] += (3 + checkpointing) * forward(PROMPT + completion, completion).flops(SIZES) / speed
     return found
