@@ -20,10 +20,10 @@ from experiments.fault_drills.catalogue import DRILLS, SHORT, Drill
 from experiments.fault_drills.page import numbers, write_drills
 from experiments.fault_drills.perform import DrillResult, Stage, perform
 from oar.command_line.entry import entry
-from oar.common.errors import ConfigError, OarError
+from oar.common.errors import OarError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
-from oar.config.checks import require
+from oar.config.checks import one_of, require
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import one_engine
@@ -43,10 +43,8 @@ class FaultDrillsConfig:
     long_overrides: list[str]
 
     def __post_init__(self) -> None:
-        names = [drill.name for drill in DRILLS]
-        unknown = set(self.only or ()) - set(names)
-        if unknown:
-            raise ConfigError(f"only must name drills ({', '.join(names)}), but names {', '.join(sorted(unknown))}.")
+        for name in self.only or ():
+            one_of("only", name, tuple(drill.name for drill in DRILLS))
         require(self.timeout_s > 0, "timeout_s", "above 0", self.timeout_s)
 
     def drills(self) -> list[Drill]:
@@ -75,7 +73,6 @@ def main(config: DictConfig) -> None:
 
 def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
     """One result for each drill. The run of a drill that kept its promises is removed."""
-    settings = composed_run(cfg.overrides)
     results = []
     with ExitStack() as running:
         # One token for the shared engine and for those that runs start themselves: a drill asks them what they are doing.
@@ -83,6 +80,7 @@ def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
         url = cfg.url
         if url is None:
             print("starting the engine that drills share ...", flush=True)
+            settings = composed_run(cfg.overrides)
             url, _ = one_engine(settings, model_folder(settings.model, print), folder, running)
         stage = Stage(folder / "runs", url, tuple(cfg.overrides), tuple(cfg.long_overrides), cfg.timeout_s)
         for drill in cfg.drills():
