@@ -55,6 +55,10 @@ class Architecture:
             raise ConfigError(f"{where} must give {', '.join(missing)}, but does not: it is no config.json of a model.")
         return cls(**{ours: sizes[theirs] for ours, theirs in _CONFIG_KEYS.items()})
 
+    def config(self) -> dict[str, Any]:
+        """The same in the words of a Hugging Face config.json."""
+        return {theirs: getattr(self, ours) for ours, theirs in _CONFIG_KEYS.items()}
+
     @property
     def kv_width(self) -> int:
         """Width of the keys of a token in one layer, and of its values."""

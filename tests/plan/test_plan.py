@@ -42,22 +42,8 @@ LENGTHS = Lengths(5, 10, 2, 3)  # a tail of 4 positions, 19 are shown
 SMALL = Architecture(2, 64, 4, 2, 160, 96, tied=False, context=256)
 
 
-def qwen2(sizes):
-    """transformers' configuration of these sizes."""
-    return Qwen2Config(
-        num_hidden_layers=sizes.layers,
-        hidden_size=sizes.hidden,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.kv_heads,
-        intermediate_size=sizes.intermediate,
-        vocab_size=sizes.vocabulary,
-        tie_word_embeddings=sizes.tied,
-        max_position_embeddings=sizes.context,
-    )
-
-
 def random_model(sizes):
-    return Qwen2ForCausalLM(qwen2(sizes)).eval()
+    return Qwen2ForCausalLM(Qwen2Config(**sizes.config())).eval()
 
 
 def composed(*overrides):
@@ -87,9 +73,9 @@ def planned(*overrides):
 def test_parameters_are_those_of_the_real_architecture(name, billions):
     """transformers builds the model without memory for it; the published counts are those of the model cards."""
     sizes = Architecture(**composed()[2].architectures[name])
-    assert Architecture.from_config(qwen2(sizes).to_dict(), "config.json") == sizes
     with torch.device("meta"):
         model = random_model(sizes)
+    assert Architecture.from_config(model.config.to_dict(), "config.json") == sizes
     assert sizes.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert round(sizes.parameters / 1e9, 2) == billions
 

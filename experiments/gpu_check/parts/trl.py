@@ -22,10 +22,10 @@ def run(findings: Findings) -> None:
         for bf16 in (False, True):
             name = f"{method}, {'bfloat16' if bf16 else 'float32'}"
             with findings.case(name), tempfile.TemporaryDirectory() as folder:
-                _train(findings, name, method, bf16, folder)
+                _train(findings, method, bf16, folder)
 
 
-def _train(findings: Findings, name: str, method: str, bf16: bool, folder: str) -> None:
+def _train(findings: Findings, method: str, bf16: bool, folder: str) -> None:
     from datasets import Dataset
 
     from experiments.gpu_check.learners import TINY, random_model
@@ -84,10 +84,10 @@ def _train(findings: Findings, name: str, method: str, bf16: bool, folder: str) 
     before = [weight.detach().clone() for weight in trainer.model.parameters()]
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "weights/ess_ratio" in entry]
-    findings.at_least(f"{name}: steps", len(logs), STEPS)
-    findings.at_most(f"{name}: ESS ratio of the weights", min(entry["weights/ess_ratio"] for entry in logs), 0.999)
+    findings.at_least("steps", len(logs), STEPS)
+    findings.at_most("ESS ratio of the weights", min(entry["weights/ess_ratio"] for entry in logs), 0.999)
     moved = max(float((now - then).abs().max()) for now, then in zip(trainer.model.parameters(), before, strict=True))
-    findings.at_least(f"{name}: the steps moved the weights", moved, 1e-6)
+    findings.at_least("the steps moved the weights", moved, 1e-6)
     findings.true(
-        f"{name}: weights are finite", all(bool(torch.isfinite(one).all()) for one in trainer.model.parameters()), "all"
+        "weights are finite", all(bool(torch.isfinite(one).all()) for one in trainer.model.parameters()), "all"
     )

@@ -55,11 +55,11 @@ def run(findings: Findings) -> None:
     for room in ROOMS:
         for found in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
             if found.name not in skipped and not found.name.endswith("__main__"):
-                with findings.case(f"import {found.name}"):
+                with findings.piece(f"import {found.name}"):
                     importlib.import_module(found.name)
                     loaded += 1
     findings.note("modules that loaded", loaded, "", f"those that need none of {', '.join(ELSEWHERE)}")
-    with findings.case("unit tests"):
+    with findings.piece("unit tests"):
         _unit_tests(findings)
 
 
