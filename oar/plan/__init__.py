@@ -3,7 +3,17 @@
 from oar.plan.assumptions import Assumptions
 from oar.plan.memory import Memory, memory_of
 from oar.plan.model import Architecture
-from oar.plan.run import Plan, plan_run
+from oar.plan.run import Plan, plan_run, step_costs
 from oar.plan.work import Work, importance_work
 
-__all__ = ["Architecture", "Assumptions", "Memory", "Plan", "Work", "importance_work", "memory_of", "plan_run"]
+__all__ = [
+    "Architecture",
+    "Assumptions",
+    "Memory",
+    "Plan",
+    "Work",
+    "importance_work",
+    "memory_of",
+    "plan_run",
+    "step_costs",
+]

@@ -53,7 +53,7 @@ def plan_run(
     memory = memory_of(cfg, model, assume, estimators[cfg.method.name])
     _check_memory(assume, memory)
     evaluations = _evaluations(cfg, assume, problems)
-    methods = {name: _costs(cfg, model, assume, one, evaluations["hours"]) for name, one in estimators.items()}
+    methods = {name: step_costs(cfg, model, assume, one, evaluations["hours"]) for name, one in estimators.items()}
     if "grpo" in methods:
         for costs in methods.values():
             costs["step_of_grpo"] = costs["step"] / methods["grpo"]["step"]
@@ -137,10 +137,10 @@ def _batches(cfg: TrainConfig, assume: Assumptions) -> Table:
     return table
 
 
-def _costs(
+def step_costs(
     cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: ImportanceEstimator, evaluation_hours: float
 ) -> dict[str, float]:
-    """A line of `Plan.methods`."""
+    """A line of `Plan.methods`; `evaluation_hours` are part of the run's."""
     learner, marker, answer = cfg.learner, assume.marker_tokens, assume.answer_tokens
     # Of a completion of mean length, what is not marker, answer or EOS is reasoning.
     lengths = Lengths(assume.prompt_tokens, assume.completion_tokens - marker - answer - 1, marker, answer)

@@ -13,8 +13,7 @@ from experiments.gpu_check.settings import architecture, assumptions, estimator_
 from oar.config import LoraConfig, TrainConfig
 from oar.learner.distributed import Ranks, joined
 from oar.learner.step import StepReport
-from oar.plan import Architecture, Work, importance_work, memory_of
-from oar.plan.work import Lengths, forward
+from oar.plan import Architecture, memory_of, step_costs
 from oar.tasks.data.sources import WordsSource
 from oar.tasks.problem import Problem
 
@@ -49,7 +48,9 @@ def full_size(findings: Findings) -> None:
                     learner.training_step()
                     took, report = _step(findings, learner, sizes, PROMPT)
                     findings.at_most("seconds of a step", took.seconds, sized(30.0, 600.0), "s")
-                    planned = _planned_seconds(learner.cfg, sizes, report.graded.batch.completion_lengths.tolist())
+                    planned = _planned_seconds(
+                        learner.cfg, sizes, int(report.graded.batch.completion_lengths.float().mean())
+                    )
                     seconds = learner.watch.seconds()
                     for stage in STAGES:
                         expected = f"plan: {planned[stage]:.3g} s" if stage in planned else ""
@@ -125,13 +126,8 @@ def _planned_peak(cfg: TrainConfig, sizes: Architecture, prompt: int) -> float:
     return sum(memory_of(cfg, sizes, assume, estimator_of(cfg)).learner.values())
 
 
-def _planned_seconds(cfg: TrainConfig, sizes: Architecture, completions: list[int]) -> dict[str, float]:
-    """Of importance and update, at the share of the peak that the plan assumes."""
-    assume = assumptions(cfg.profile)
-    per_second = 1e12 * assume.peak_tflops["bfloat16"] * assume.utilisation
-    importance = update = Work()
-    for completion in completions:
-        lengths = Lengths(PROMPT, max(1, completion - 4), 1, 2)
-        importance += importance_work(estimator_of(cfg), lengths, cfg.learner)
-        update += forward(PROMPT + completion, completion) * (3 + cfg.learner.activation_checkpointing)
-    return {"importance": importance.flops(sizes) / per_second, "update": update.flops(sizes) / per_second}
+def _planned_seconds(cfg: TrainConfig, sizes: Architecture, completion_tokens: int) -> dict[str, float]:
+    """By stage; the answer and its marker are those of the embedded task."""
+    lengths = {"prompt_tokens": PROMPT, "completion_tokens": completion_tokens, "marker_tokens": 1, "answer_tokens": 2}
+    costs = step_costs(cfg, sizes, assumptions(cfg.profile, **lengths), estimator_of(cfg), evaluation_hours=0)
+    return {"importance": costs["importance"], "update": costs["update"]}
