@@ -44,7 +44,7 @@ def read(group: str, choice: str) -> dict[str, Any]:
     return dict(found)
 
 
-def train_config(profile: str = "embedded", **groups: dict[str, Any]) -> TrainConfig:
+def train_config(profile: str = "embedded", **groups: Any) -> TrainConfig:
     """A training run on the embedded word problems, as conf/ has it.
 
     groups: of each that is not as in CHOICES, or as the profile has it, the keys that differ; `name` is another choice.
@@ -65,7 +65,7 @@ def step_config(
     *,
     dtype: str = "float32",
     profile: str = "embedded",
-    **groups: dict[str, Any],
+    **groups: Any,
 ) -> TrainConfig:
     """A run whose steps have `batch` = (prompts, completions of each), cut by `micro_batch` = (rows, tokens of a row).
 

@@ -46,9 +46,13 @@ def _task() -> Task:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    letters = pre_tokenizers.ByteLevel.alphabet()
-    settings = {"initial_alphabet": letters, "special_tokens": [END], "show_progress": False}
-    tokenizer.train_from_iterator(_texts(200), trainers.BpeTrainer(vocab_size=VOCABULARY, **settings))
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=[END],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(200), trainer)
     return Task(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END), BOX)
 
 

@@ -39,7 +39,7 @@ class Variant:
     """A step to compare: how it differs from the defaults, and bounds that are not the usual ones."""
 
     name: str
-    groups: dict[str, dict[str, Any]]
+    groups: dict[str, Any]
     bounds: dict[str, float] = field(default_factory=dict)
 
 
@@ -72,7 +72,7 @@ def variants() -> list[Variant]:
     return found + [Variant(f"{name}, activation checkpointing", _method(name, learner=AGAIN)) for name in checkpointed]
 
 
-def _method(name: str, **groups: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _method(name: str, **groups: Any) -> dict[str, Any]:
     """A method as it is compared, and what else differs."""
     return {"method": {"name": name, **({"estimator": STRONG_NOISE} if name == "oar_g" else {})}, **groups}
 

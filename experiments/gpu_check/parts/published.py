@@ -36,8 +36,8 @@ def full_size(findings: Findings) -> None:
     rollout = {"max_new_tokens": TOKENS - PROMPT, "max_model_len": 2 * TOKENS}
 
     def config(method: str) -> TrainConfig:
-        groups = {"method": {"name": method}, "rollout": rollout}
-        return step_config((2, ROWS), (ROWS, TOKENS), dtype="bfloat16", profile="single_gpu", **groups)
+        groups: dict[str, Any] = {"profile": "single_gpu", "method": {"name": method}, "rollout": rollout}
+        return step_config((2, ROWS), (ROWS, TOKENS), dtype="bfloat16", **groups)
 
     with joined(config("grpo").learner) as ranks:
         for method in ("grpo", "oar_g", "oar_gn", "oar_p_routes"):
@@ -48,9 +48,8 @@ def full_size(findings: Findings) -> None:
                     learner.training_step()
                     took, report = _step(findings, learner, sizes, PROMPT)
                     findings.at_most("seconds of a step", took.seconds, sized(30.0, 600.0), "s")
-                    planned = _planned_seconds(
-                        learner.cfg, sizes, int(report.graded.batch.completion_lengths.float().mean())
-                    )
+                    mean = int(report.graded.batch.completion_lengths.float().mean())
+                    planned = _planned_seconds(learner.cfg, sizes, mean)
                     seconds = learner.watch.seconds()
                     for stage in STAGES:
                         expected = f"plan: {planned[stage]:.3g} s" if stage in planned else ""
@@ -67,9 +66,17 @@ def wide(findings: Findings) -> None:
     source = {"source": {"_target_": f"{__name__}.LongQuestions"}}
 
     def config(method: str, lora: LoraConfig | None) -> TrainConfig:
-        groups = {"method": {"name": method}, "model": {"lora": lora}, "rollout": rollout, "data": source}
-        one: dict[str, Any] = {**groups, "learner": {"ranks": 1}}
-        cfg = step_config((1, 2), (1, tokens), dtype="bfloat16", profile="paper", **one)
+        cfg = step_config(
+            (1, 2),
+            (1, tokens),
+            dtype="bfloat16",
+            profile="paper",
+            method={"name": method},
+            model={"lora": lora},
+            rollout=rollout,
+            data=source,
+            learner={"ranks": 1},
+        )
         cfg.allow_targets = [__name__]
         return cfg
 
