@@ -47,12 +47,13 @@ def read(group: str, choice: str) -> dict[str, Any]:
 def train_config(profile: str = "embedded", **groups: Any) -> TrainConfig:
     """A training run on the embedded word problems, as conf/ has it.
 
-    groups: of each that is not as in CHOICES, or as the profile has it, the keys that differ; `name` is another choice.
+    groups: of each that is not as in CHOICES and the profile another choice, or the keys that differ, `name` among them.
     """
     sizes = read("profile", profile)
     found: dict[str, Any] = {**RUN, "profile": profile, "learner": _over(sizes["learner"], groups.get("learner", {}))}
     for group, usual in CHOICES.items():
-        own = groups.get(group, {})
+        given = groups.get(group, {})
+        own = {"name": given} if isinstance(given, str) else given
         found[group] = _over(_over(read(group, own.get("name", usual)), sizes.get(group, {})), own)
     found["model"] |= NO_FOLDER
     kinds, found = get_type_hints(TrainConfig), _filled(found, found)

@@ -96,6 +96,15 @@ def test_trls_part_runs_where_trl_is(tmp_path: Path) -> None:
     assert code == 0
 
 
+@without_gpu
+def test_one_part_runs_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path), "--only", "grading"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["parts"] == {"grading": "passed"}
+    (part,) = json.loads((tmp_path / page.JSON).read_text())["parts"]
+    assert all(finding["holds"] for finding in part["findings"])
+    assert "| every answer is found | yes | 8 of 8 | yes |" in (tmp_path / page.PAGE).read_text()
+
+
 def test_a_broken_part_hides_no_other(tmp_path: Path) -> None:
     expected = {
         "raises": "failed",
@@ -168,7 +177,7 @@ def test_parts_are_chosen_by_name() -> None:
     ("profile", "method"), [*(("embedded", name) for name in METHODS), ("single_gpu", "oar_g"), ("paper", "shuffled")]
 )
 def test_settings_are_what_hydra_composes(profile: str, method: str) -> None:
-    ours = train_config(profile, method={"name": method}, counterfactual={"name": "knockout"})
+    ours = train_config(profile, method=method, counterfactual="knockout")
     overrides = (f"profile={profile}", f"method={method}", "counterfactual=knockout", "model.path=x", "probe=as_mean")
     theirs = validated(composed(*overrides), TrainConfig)
     assert build("method.estimator", theirs.method.estimator) == build("method.estimator", ours.method.estimator)

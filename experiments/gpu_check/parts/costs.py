@@ -45,7 +45,7 @@ def _fill(findings: Findings) -> None:
 def _twice(findings: Findings) -> None:
     """As a run has it (oar/learner/run.py), in bfloat16 on one rank."""
     torch.use_deterministic_algorithms(True, warn_only=FULL)
-    cfg = step_config((2, 4), (4, 128), dtype="bfloat16", method={"name": "oar_g"})
+    cfg = step_config((2, 4), (4, 128), dtype="bfloat16", method="oar_g")
     start, engine, ends = random_model(TINY, spread=0.1), OwnSampling(cfg, sized((20, 60), (4, 8))), []
     with warnings.catch_warnings(record=True) as caught, joined(cfg.learner) as ranks:
         warnings.simplefilter("always")

@@ -46,15 +46,15 @@ class Variant:
 def variants() -> list[Variant]:
     """Every method of conf/, each probe, counterfactual and gate, and whatever else changes which forwards run."""
     found = [Variant(name, _method(name)) for name in METHODS]
-    found.append(Variant("oar_g, noise of conf/", {"method": {"name": "oar_g"}}, OF_WEAK_NOISE))
+    found.append(Variant("oar_g, noise of conf/", {"method": "oar_g"}, OF_WEAK_NOISE))
     for kind in ("random_token", "resampled", "knockout"):
         for name in ("oar_p", "oar_p_routes"):
-            found.append(Variant(f"{name}, {kind}", _method(name, counterfactual={"name": kind})))
+            found.append(Variant(f"{name}, {kind}", _method(name, counterfactual=kind)))
     for probe in ("lt_logits", "as_joint"):
         for name in ("oar_g", "oar_gn", "oar_p", "oar_p_routes", "oar_p_budget"):
-            found.append(Variant(f"{name}, {probe}", _method(name, probe={"name": probe})))
+            found.append(Variant(f"{name}, {probe}", _method(name, probe=probe)))
     for gate in ("boost_only", "suppress_only", "none", "released_drift"):
-        found.append(Variant(f"gating {gate}", _method("oar_p_window", gating={"name": gate})))
+        found.append(Variant(f"gating {gate}", _method("oar_p_window", gating=gate)))
     surprised = {"name": "oar_gn", "times_surprisal": True}
     options: dict[str, dict[str, Any]] = {
         "activation checkpointing": {"learner": AGAIN},

@@ -36,7 +36,7 @@ def full_size(findings: Findings) -> None:
     rollout = {"max_new_tokens": TOKENS - PROMPT, "max_model_len": 2 * TOKENS}
 
     def config(method: str) -> TrainConfig:
-        groups: dict[str, Any] = {"profile": "single_gpu", "method": {"name": method}, "rollout": rollout}
+        groups: dict[str, Any] = {"profile": "single_gpu", "method": method, "rollout": rollout}
         return step_config((2, ROWS), (ROWS, TOKENS), dtype="bfloat16", **groups)
 
     with joined(config("grpo").learner) as ranks:
@@ -71,7 +71,7 @@ def wide(findings: Findings) -> None:
             (1, tokens),
             dtype="bfloat16",
             profile="paper",
-            method={"name": method},
+            method=method,
             model={"lora": lora},
             rollout=rollout,
             data=source,

@@ -59,7 +59,7 @@ def _agreement(method: str, spread: float, ranks: Ranks) -> float:
 
 
 def _config(method: str, dtype: str) -> TrainConfig:
-    return step_config((2, sized(8, 4)), (4, 512), dtype=dtype, method={"name": method})
+    return step_config((2, sized(8, 4)), (4, 512), dtype=dtype, method=method)
 
 
 @torch.no_grad()

@@ -29,21 +29,21 @@ REASONING = sized((20, 60), (4, 7))  # tokens
 BATCH = sized((4, 8), (2, 4))
 MAX_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.05}  # nats; conf/sync, conf/profile/paper.yaml
 RUNS: dict[str, dict[str, Any]] = {
-    "grpo": {"method": {"name": "grpo"}},
-    "oar_g": {"method": {"name": "oar_g"}},
-    "oar_g, activation checkpointing": {"method": {"name": "oar_g"}, "learner": {"activation_checkpointing": True}},
-    "oar_gn, activation checkpointing": {"method": {"name": "oar_gn"}, "learner": {"activation_checkpointing": True}},
-    "oar_p_routes": {"method": {"name": "oar_p_routes"}},
-    "oar_p_budget": {"method": {"name": "oar_p_budget"}},
-    "LoRA": {"method": {"name": "oar_gn"}, "model": {"lora": ADAPTER}},
+    "grpo": {"method": "grpo"},
+    "oar_g": {"method": "oar_g"},
+    "oar_g, activation checkpointing": {"method": "oar_g", "learner": {"activation_checkpointing": True}},
+    "oar_gn, activation checkpointing": {"method": "oar_gn", "learner": {"activation_checkpointing": True}},
+    "oar_p_routes": {"method": "oar_p_routes"},
+    "oar_p_budget": {"method": "oar_p_budget"},
+    "LoRA": {"method": "oar_gn", "model": {"lora": ADAPTER}},
     "two updates, KL to a reference": {
-        "method": {"name": "oar_g"},
+        "method": "oar_g",
         "learner": {"updates_per_rollout": 2, "kl_coef": 0.1},
     },
 }
 RESUMED: dict[str, dict[str, Any]] = {
-    "full": {"method": {"name": "oar_gn"}, "learner": {"lr": 1e-3}},
-    "LoRA": {"method": {"name": "oar_gn"}, "learner": {"lr": 1e-3}, "model": {"lora": ADAPTER}},
+    "full": {"method": "oar_gn", "learner": {"lr": 1e-3}},
+    "LoRA": {"method": "oar_gn", "learner": {"lr": 1e-3}, "model": {"lora": ADAPTER}},
 }
 EQUAL = 1e-6  # of the next step's loss and weights, in shares of the largest
 Work = Callable[[Findings, TrainConfig, Ranks], None]
