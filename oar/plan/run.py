@@ -22,9 +22,10 @@ Table = dict[str, dict[str, float]]  # row, column
 class Plan:
     """All of it in tables.
 
-    method: the run's own. batches: of a step and of the run. cache: of the engine. methods: by name the tokens that the signal runs for one
-    completion (`Work.tokens`), GiB of the fullest device, seconds of a step by stage and in all (they take turns), hours of
-    the run with its evaluations. evaluations: points of the learning curve, samples, tokens, hours. storage: 10^9 bytes.
+    method: the run's own. batches: of a step and of the run. cache: of the engine. methods: by name the tokens that the
+    signal runs for one completion (`Work.tokens`), GiB of the fullest device, seconds of a step by stage and in all (they
+    take turns), hours of the run with its evaluations. evaluations: points of the learning curve, samples, tokens, hours.
+    storage: 10^9 bytes.
     """
 
     parameters: int
