@@ -73,6 +73,7 @@ def main(config: DictConfig) -> None:
 
 def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
     """One result for each drill. The run of a drill that kept its promises is removed."""
+    settings = composed_run(cfg.overrides)
     results = []
     with ExitStack() as running:
         # One token for the shared engine and for those that runs start themselves: a drill asks them what they are doing.
@@ -80,7 +81,6 @@ def do_all(cfg: FaultDrillsConfig, folder: Path) -> list[DrillResult]:
         url = cfg.url
         if url is None:
             print("starting the engine that drills share ...", flush=True)
-            settings = composed_run(cfg.overrides)
             url, _ = one_engine(settings, model_folder(settings.model, print), folder, running)
         stage = Stage(folder / "runs", url, tuple(cfg.overrides), tuple(cfg.long_overrides), cfg.timeout_s)
         for drill in cfg.drills():

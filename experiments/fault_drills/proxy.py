@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 
@@ -25,19 +25,29 @@ def _one_less(body: bytes) -> bytes:
     return json.dumps(answer).encode()
 
 
-# Name: (the route whose answers are damaged, what becomes of the body). tests/rollout/fake_engine.py has them as well.
-DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "truncated_json": ("/v1/completions", lambda body: body[: len(body) // 2]),
-    "nan_logprobs": ("/v1/completions", _no_numbers),
-    "fewer_completions": ("/v1/completions", _one_less),
-    "wrong_version": ("/weight_info", lambda _: b'{"weight_version": "99"}'),
+class Damage(NamedTuple):
+    """The route whose answers are damaged, what becomes of their bodies, and what the client says of it."""
+
+    route: str
+    change: Callable[[bytes], bytes]
+    says: str
+
+
+# tests/rollout/fake_engine.py has them as well.
+DAMAGE = {
+    "truncated_json": Damage("/v1/completions", lambda body: body[: len(body) // 2], "broken JSON"),
+    "nan_logprobs": Damage("/v1/completions", _no_numbers, "not a finite number"),
+    "fewer_completions": Damage("/v1/completions", _one_less, "3 completions for a prompt instead of 4"),
+    "wrong_version": Damage(
+        "/weight_info", lambda _: b'{"weight_version": "99"}', "expected weight version .* but the engine has 99"
+    ),
 }
 
 
-def damaged(fault: str | None, path: str, body: bytes) -> bytes:
+def damaged(fault: str | None, route: str, body: bytes) -> bytes:
     """What becomes of the answer `body` of a route under a fault; the body itself where the fault is not of this route."""
-    route, damage = DAMAGE.get(fault or "", (None, None))
-    return damage(body) if damage is not None and route == path else body
+    damage = DAMAGE.get(fault or "")
+    return damage.change(body) if damage is not None and damage.route == route else body
 
 
 class DamagingProxy(ThreadingHTTPServer):

@@ -26,11 +26,14 @@ def break_it(scene: Scene) -> None:
 
 
 TOY_DRILL = Drill("toy", break_it, "it broke")
-TOY_PROGRAM = (sys.executable, toy_run.__file__)
+
+
+def toy_program(flaw: str) -> tuple[str, ...]:
+    return sys.executable, toy_run.__file__, f"flaw={flaw}"
 
 
 def performed(folder: Path, flaw: str) -> DrillResult:
-    return perform(TOY_DRILL, Stage(folder, NOBODY, (f"flaw={flaw}",), (), PATIENCE_S, TOY_PROGRAM))
+    return perform(TOY_DRILL, Stage(folder, NOBODY, (), (), PATIENCE_S, toy_program(flaw)))
 
 
 def test_a_run_that_keeps_its_promises(tmp_path: Path) -> None:
@@ -105,8 +108,8 @@ def test_the_program_keeps_the_run_of_a_broken_promise(
 ) -> None:
     """All of it but the real runs, which tests/system/test_fault_drills.py has."""
     monkeypatch.setattr(program, "DRILLS", (TOY_DRILL,))
-    monkeypatch.setattr(program, "Stage", partial(Stage, program=TOY_PROGRAM))
-    asked = ["only=[toy]", f"url={NOBODY}", f"output_dir={tmp_path}", f'overrides=["flaw={flaw}"]']
+    monkeypatch.setattr(program, "Stage", partial(Stage, program=toy_program(flaw)))
+    asked = ["only=[toy]", f"url={NOBODY}", f"output_dir={tmp_path}"]
     ended, output = run("fault_drills", *asked)
     assert ended == code, output
     assert json.loads(output.splitlines()[-1])["broken_promises"] == code

@@ -137,18 +137,16 @@ def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[T
 
 def _plain(forward: Forward, asked: Recomputation, states: Sequence[Tensor], scaling: float) -> Tensor:
     """Causal attention by position, written down plainly, in double precision, one counterfactual after another."""
-    clean, groups = forward.layers[0], HEADS // KV_HEADS
-    query, key, value = states
-    outputs = []
-    for row, positions in enumerate(asked.positions):
-        keys = clean.key.double().index_copy(1, positions, key[row])
-        values = clean.value.double().index_copy(1, positions, value[row])
+    clean, outputs = forward.layers[0], []
+    for positions, query, key, value in zip(asked.positions, *states, strict=True):
+        # A key-value head serves several query heads.
+        keys, values = (
+            ours.double().index_copy(1, positions, new).repeat_interleave(HEADS // KV_HEADS, dim=0)
+            for ours, new in ((clean.key, key), (clean.value, value))
+        )
         later = torch.arange(keys.shape[1], device=DEVICE) > positions[:, None]
-        heads = []
-        for head in range(HEADS):
-            scores = (query[row, head] @ keys[head // groups].T * scaling).masked_fill(later, -torch.inf)
-            heads.append(scores.softmax(dim=-1) @ values[head // groups])
-        outputs.append(torch.stack(heads))
+        scores = (query @ keys.mT * scaling).masked_fill(later, -torch.inf)
+        outputs.append(scores.softmax(dim=-1) @ values)
     return torch.stack(outputs)
 
 
