@@ -35,7 +35,7 @@ PATIENCE_S = 1200.0  # of a part without a GPU: only what hangs is stopped
 def main(arguments: Sequence[str]) -> int:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="python -m experiments.gpu_check", description="What a first GPU can tell.")
-    parser.add_argument("--out", metavar="DIR", help=f"default: {RESULTS}; without a GPU {OUTPUTS}")
+    parser.add_argument("--out", metavar="DIR", help="default: results/gpu; without a GPU outputs/gpu-check")
     parser.add_argument("--only", metavar="PART,PART", help="these parts; the other lines of DIR stay as they are")
     parser.add_argument("--list", action="store_true", help="print which parts there are")
     asked = parser.parse_args(arguments)
