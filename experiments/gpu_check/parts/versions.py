@@ -20,7 +20,8 @@ from experiments.gpu_check.findings import ROOT, Findings, NotRunError
 
 PACKAGES = "torch transformers peft accelerate safetensors tokenizers numpy triton trl vllm".split()
 ROOMS = (oar.method.importance, oar.learner, oar.rollout, oar.tasks)
-NOT_NEEDED = ("vllm", "omegaconf", "math_verify")  # the engine's side, the command line, the verifier's algebra
+# The engine's side, the command line, the verifier's algebra, the tables of evaluations.
+NOT_NEEDED = ("vllm", "omegaconf", "math_verify", "pandas")
 TESTS = sized(
     (
         *("tests/method/importance/test_hand_built.py", "tests/method/importance/test_recomputed_attention.py"),
