@@ -7,20 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError, DataError
 from oar.config import ModelConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
-from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions, plan_run
-from oar.plan.importance import is_known
 from oar.plan.text import plan_text
-from oar.tasks.words.teaching import TeachConfig
+from oar.plan.work import is_known
+from oar.tasks.words.teaching import build_model
 from oar.tasks.words.tokenizer import build_tokenizer
-
-WIDTH = 120  # columns, where the output is no terminal
 
 
 @dataclass
@@ -37,77 +33,51 @@ class PlanConfig:
 @entry
 def main(config: DictConfig) -> None:
     """Compose, work it out, print."""
-    settings, cfg, no_folder = settings_of(config)
-    model, source = known_sizes(cfg.model, settings.architectures) if no_folder else own_sizes(cfg.model)
-    methods = estimators(cfg, settings.methods)
-    for name in (name for name, estimator in methods.items() if not is_known(estimator)):
-        print(
-            f"{name} does not say what it computes (SaysItsWork in oar/plan/importance.py): as nothing.",
-            file=sys.stderr,
-        )
+    own = list(PlanConfig.__dataclass_fields__)
+    run = OmegaConf.masked_copy(config, [str(key) for key in config if key not in own])
+    no_folder = run.model.path is None and run.model.teach is None
+    if no_folder:  # which a run would need
+        run.model.path = "no weights are read"
+    settings, cfg = validated(OmegaConf.masked_copy(config, own), PlanConfig), validated(run, TrainConfig)
+    model, source = sizes_of(cfg.model, settings.architectures if no_folder else None)
+    targets = {name: composed_run([f"method={name}"]).method.estimator for name in settings.methods}
+    targets[cfg.method.name] = cfg.method.estimator
+    methods = {name: build("method.estimator", target, cfg.allow_targets) for name, target in targets.items()}
+    for name, estimator in methods.items():
+        if not is_known(estimator):
+            print(
+                f"{name} does not say what it computes (SaysItsWork in oar/plan/work.py): as nothing.", file=sys.stderr
+            )
     plan = plan_run(cfg, model, settings.assume, methods, settings.problems)
     if settings.json:
         about = {"profile": cfg.profile, "model": {"name": cfg.model.name, "sizes_from": source, **asdict(model)}}
         print(json.dumps(about | asdict(plan) | {"assumptions": asdict(settings.assume)}))
-        return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
-    for part in plan_text(plan, cfg, source, settings.assume):
-        console.print(part)
+    else:
+        print(plan_text(plan, cfg, source, settings.assume), end="")
 
 
-def settings_of(config: DictConfig) -> tuple[PlanConfig, TrainConfig, bool]:
-    """The plan's own settings, the run's, and whether there is no model folder: a run would need it, a plan knows sizes."""
-    own = list(PlanConfig.__dataclass_fields__)
-    run = OmegaConf.masked_copy(config, [str(key) for key in config if key not in own])
-    no_folder = run.model.path is None and run.model.teach is None
-    if no_folder:
-        run.model.path = "no weights are read"
-    return validated(OmegaConf.masked_copy(config, own), PlanConfig), validated(run, TrainConfig), no_folder
+def sizes_of(cfg: ModelConfig, known: dict[str, Any] | None) -> tuple[Architecture, str]:
+    """The sizes of the model in a folder, or of the one that will be taught, and where they come from.
 
-
-def known_sizes(cfg: ModelConfig, known: dict[str, Any]) -> tuple[Architecture, str]:
-    """The sizes that conf/plan.yaml has for this model's name. Raises ConfigError where it has none."""
-    if cfg.name not in known:
-        raise ConfigError(
-            f"A plan needs the model's sizes: give model.path, or a model that conf/plan.yaml knows ({', '.join(known)}), "
-            f"not {cfg.name}."
-        )
-    return Architecture(**known[cfg.name]), "conf/plan.yaml"
-
-
-def own_sizes(cfg: ModelConfig) -> tuple[Architecture, str]:
-    """The sizes of the model in a folder, or of the one that will be taught. Raises ConfigError or DataError for a bad folder."""
+    known: where there is neither, the sizes by model.name. Raises ConfigError or DataError where there are none.
+    """
+    if known is not None:
+        if cfg.name not in known:
+            raise ConfigError(
+                "A plan needs the model's sizes: give model.path, or a model that conf/plan.yaml knows "
+                f"({', '.join(known)}), not {cfg.name}."
+            )
+        return Architecture(**known[cfg.name]), "conf/plan.yaml"
     if cfg.path is None:
-        teach: TeachConfig = build("model.teach", cfg.teach)
-        sizes = Architecture(
-            layers=teach.num_layers,
-            hidden=teach.hidden_size,
-            heads=teach.num_heads,
-            kv_heads=teach.num_key_value_heads,
-            intermediate=teach.intermediate_size,
-            vocabulary=len(build_tokenizer()),
-            tied=teach.tie_embeddings,
-            context=teach.max_position_embeddings,
-        )
-        return sizes, "model.teach"
+        taught = build_model(build("model.teach", cfg.teach), build_tokenizer())
+        return Architecture.from_config(taught.config.to_dict(), "model.teach"), "model.teach"
     file = Path(cfg.path) / "config.json"
     try:
         return Architecture.from_config(json.loads(file.read_text()), str(file)), str(file)
     except OSError as error:
-        raise ConfigError(
-            f"model.path must be a folder with a config.json, but {cfg.path} is not: change model.path."
-        ) from error
+        raise ConfigError(f"model.path must be a folder with a config.json, but is {cfg.path}: change it.") from error
     except ValueError as error:
         raise DataError(f"{file} must hold JSON, but does not: {error}.") from error
-
-
-def estimators(cfg: TrainConfig, methods: list[str]) -> dict[str, ImportanceEstimator]:
-    """The estimators of `methods` as conf/method has them, and the run's own as it is configured."""
-    targets = {name: composed_run([f"method={name}"]).method.estimator for name in methods}
-    targets[cfg.method.name] = cfg.method.estimator
-    return {name: build("method.estimator", target, cfg.allow_targets) for name, target in targets.items()}
 
 
 if __name__ == "__main__":

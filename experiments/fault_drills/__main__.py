@@ -20,10 +20,10 @@ from experiments.fault_drills.catalogue import DRILLS, SHORT, Drill
 from experiments.fault_drills.page import numbers, write_drills
 from experiments.fault_drills.perform import DrillResult, Stage, perform
 from oar.command_line.entry import entry
-from oar.common.errors import ConfigError, OarError
+from oar.common.errors import OarError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
-from oar.config.checks import require
+from oar.config.checks import one_of, require
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import one_engine
@@ -43,10 +43,8 @@ class FaultDrillsConfig:
     long_overrides: list[str]
 
     def __post_init__(self) -> None:
-        names = [drill.name for drill in DRILLS]
-        unknown = set(self.only or ()) - set(names)
-        if unknown:
-            raise ConfigError(f"only must name drills ({', '.join(names)}), but names {', '.join(sorted(unknown))}.")
+        for name in self.only or ():
+            one_of("only", name, tuple(drill.name for drill in DRILLS))
         require(self.timeout_s > 0, "timeout_s", "above 0", self.timeout_s)
 
     def drills(self) -> list[Drill]:

@@ -230,14 +230,6 @@ RESTART: dict[str, Any] = {
     "own_engine": True,
     "overrides": ("rollout.restart=true",),
 }
-SAYS = {
-    "truncated_json": "broken JSON",
-    "nan_logprobs": "not a finite number",
-    "fewer_completions": "3 completions for a prompt instead of 4",
-    "wrong_version": "expected weight version .* but the engine has 99",
-}
-
-
 LOST = "^engine lost after step"
 SERVER_DIES = kill(in_generation, "api_server")
 CORE_DIES = kill(in_sync, "engine_core")
@@ -270,7 +262,7 @@ DRILLS = (
         own_engine=True,
         overrides=("rollout.restart=true",),
     ),
-    *(Drill(fault, damaged_answers(fault), SAYS[fault], proxied=True) for fault in DAMAGE),
+    *(Drill(fault, damaged_answers(fault), damage.says, proxied=True) for fault, damage in DAMAGE.items()),
     Drill("engine_killed_three_times_in_a_long_run", three_times, LOST, long=True, **RESTART),
 )
 SHORT = ("learner_killed_in_update", "truncated_json", "engine_killed_in_generation_restart")

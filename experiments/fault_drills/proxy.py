@@ -4,11 +4,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 
@@ -25,13 +25,29 @@ def _one_less(body: bytes) -> bytes:
     return json.dumps(answer).encode()
 
 
-# Name: (the route whose answers are damaged, what becomes of the body)
-DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "truncated_json": ("/v1/completions", lambda body: body[: len(body) // 2]),
-    "nan_logprobs": ("/v1/completions", _no_numbers),
-    "fewer_completions": ("/v1/completions", _one_less),
-    "wrong_version": ("/weight_info", lambda _: b'{"weight_version": "99"}'),
+class Damage(NamedTuple):
+    """The route whose answers are damaged, what becomes of their bodies, and what the client says of it."""
+
+    route: str
+    change: Callable[[bytes], bytes]
+    says: str
+
+
+# tests/rollout/fake_engine.py has them as well.
+DAMAGE = {
+    "truncated_json": Damage("/v1/completions", lambda body: body[: len(body) // 2], "broken JSON"),
+    "nan_logprobs": Damage("/v1/completions", _no_numbers, "not a finite number"),
+    "fewer_completions": Damage("/v1/completions", _one_less, "3 completions for a prompt instead of 4"),
+    "wrong_version": Damage(
+        "/weight_info", lambda _: b'{"weight_version": "99"}', "expected weight version .* but the engine has 99"
+    ),
 }
+
+
+def damaged(fault: str | None, route: str, body: bytes) -> bytes:
+    """What becomes of the answer `body` of a route under a fault; the body itself where the fault is not of this route."""
+    damage = DAMAGE.get(fault or "")
+    return damage.change(body) if damage is not None and damage.route == route else body
 
 
 class DamagingProxy(ThreadingHTTPServer):
@@ -45,17 +61,9 @@ class DamagingProxy(ThreadingHTTPServer):
 
     def __init__(self, target: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.engine = urlsplit(target).netloc
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.engine, self.url = urlsplit(target).netloc, f"http://127.0.0.1:{self.server_address[1]}"
         self.fault: str | None = None
         self.struck_at: float | None = None
-
-    def damaged(self, path: str, body: bytes) -> bytes:
-        """What becomes of an answer."""
-        if self.fault is None or path != DAMAGE[self.fault][0]:
-            return body
-        self.struck_at = self.struck_at or time.monotonic()
-        return DAMAGE[self.fault][1](body)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A run that ended does not wait for its answers: nothing to report."""
@@ -66,23 +74,21 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """One request to the engine and its answer back."""
+        """One request to the engine and its answer back; of POST as well."""
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        connection = HTTPConnection(self.server.engine)
-        try:
+        with closing(HTTPConnection(self.server.engine)) as connection:
             connection.request(self.command, self.path, sent, dict(self.headers))
             answer = connection.getresponse()
-            status, body = answer.status, self.server.damaged(self.path, answer.read())
-        finally:
-            connection.close()
-        self.send_response(status)
+            came = answer.read()
+        body = damaged(self.server.fault, self.path, came)
+        if body != came:
+            self.server.struck_at = self.server.struck_at or time.monotonic()
+        self.send_response(answer.status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def do_POST(self) -> None:
-        """The same."""
-        self.do_GET()
+    do_POST = do_GET  # noqa: N815  # as the standard library calls it
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing is printed."""

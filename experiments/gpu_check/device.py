@@ -40,14 +40,12 @@ def spent() -> Iterator[Spent]:
     """What the block takes; known when it has ended."""
     found = Spent()
     wait()
-    before = torch.cuda.memory_allocated() if FULL else 0
     if FULL:
         torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
+    before, began = torch.cuda.memory_allocated(), time.perf_counter()  # 0 without a GPU
     yield found
     wait()
-    found.seconds = time.perf_counter() - began
-    found.peak = float(torch.cuda.max_memory_allocated()) if FULL else 0.0
+    found.seconds, found.peak = time.perf_counter() - began, float(torch.cuda.max_memory_allocated())
     found.above = found.peak - before
 
 

@@ -1,7 +1,8 @@
 """Rollouts without an engine: a copy of the learner's own model draws them, in this process, and weights reach it by a copy.
 
 A random model never answers, so each completion's end is put behind what was drawn: `#### answer`, right for every other one.
-Logprobs are the copy's own of every token, so the learner's parity check holds sampler against learner as in a run.
+Logprobs are the copy's own of every token, so the learner's parity check holds sampler against learner as in a run. Whoever
+asks the same again gets the same completions, so that two learners have one draw.
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ class OwnSampling(Engine):
         self.model, self.seed, self.reasoning, self.task = model, cfg.seed, reasoning, task_of(cfg)
         self.source: ProblemSource = build("data.source", cfg.data.source, cfg.allow_targets)
         self.version = UNKNOWN_VERSION
+        self._answers: dict[tuple[int, int, int], list[list[Rollout]]] = {}  # by seed, version and number
         self._words = len(self.task.tokenizer)
         self._special = sorted({*self.task.tokenizer.all_special_ids, *self.task.encode_marker(None)})
 
@@ -72,13 +74,15 @@ class OwnSampling(Engine):
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
     ) -> list[list[Rollout]]:
         """`sampling.n` completions of each prompt of the step that draws with weights `expected_version`."""
-        self._check_version(expected_version)
-        problems = self.source.problems(self.seed, expected_version, len(prompts))
-        rng = Random(seed)
-        return [
-            self._group(problem, tuple(prompt), sampling, rng, all_right=index == 0 and len(prompts) >= 3)
-            for index, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
-        ]
+        asked = (seed, expected_version, sampling.n)
+        if asked not in self._answers:
+            self._check_version(expected_version)
+            problems, rng = self.source.problems(self.seed, expected_version, len(prompts)), Random(seed)
+            self._answers[asked] = [
+                self._group(problem, tuple(prompt), sampling, rng, all_right=index == 0 and len(prompts) >= 3)
+                for index, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
+            ]
+        return self._answers[asked]
 
     def _group(
         self, problem: Problem, prompt: tuple[int, ...], sampling: Sampling, rng: Random, all_right: bool
@@ -120,24 +124,3 @@ class OwnSampling(Engine):
         logits = self.model(input_ids=ids[None], use_cache=False).logits[0, len(prompt) - 1 : -1].float() / temperature
         found: list[float] = logits.log_softmax(dim=-1).gather(1, ids[len(prompt) :, None])[:, 0].tolist()
         return found
-
-
-class Remembering(OwnSampling):
-    """Gives whoever asks the same again the same completions, so that two learners have one draw; takes no weights."""
-
-    def __init__(self, cfg: TrainConfig, reasoning: tuple[int, int], model: PreTrainedModel | None = None) -> None:
-        super().__init__(cfg, reasoning, model)
-        self._answers: dict[tuple[int, int, int], list[list[Rollout]]] = {}
-
-    def push(self, model: PreTrainedModel, version: int, gather: Gather = full_weights) -> None:
-        """Leave the model as it is."""
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
-    ) -> list[list[Rollout]]:
-        """Drawn once for each seed, version and number."""
-        key = (seed, expected_version, sampling.n)
-        if key not in self._answers:
-            self.version = expected_version
-            self._answers[key] = super().generate(prompts, sampling, seed=seed, expected_version=expected_version)
-        return self._answers[key]

@@ -38,37 +38,47 @@ class Finding:
 
 
 class Findings:
-    """Those of one part, in a file."""
+    """Those of one part, in a file; within a case their names begin with its name."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._case = path, ""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
 
-    def note(self, name: str, value: float | str, unit: str = "", expected: str = "") -> None:
-        """Something to read, which no verdict rests on."""
-        self._write(Finding(name, value, unit, expected))
+    def note(
+        self, name: str, value: float | str, unit: str = "", expected: str = "", holds: bool | None = None
+    ) -> None:
+        """Something to read, which no verdict rests on without `holds`."""
+        self._write(Finding(self._case + name, value, unit, expected, holds))
 
     def at_most(self, name: str, value: float, bound: float, unit: str = "") -> None:
         """A number that must not be above `bound`; NaN is."""
-        self._write(Finding(name, value, unit, f"<= {bound:g}", value <= bound))
+        self.note(name, value, unit, f"<= {bound:g}", value <= bound)
 
     def at_least(self, name: str, value: float, bound: float, unit: str = "") -> None:
         """A number that must not be below `bound`; NaN is."""
-        self._write(Finding(name, value, unit, f">= {bound:g}", value >= bound))
+        self.note(name, value, unit, f">= {bound:g}", value >= bound)
 
     def true(self, name: str, value: bool, expected: str) -> None:
         """Something that must be so."""
-        self._write(Finding(name, "yes" if value else "no", "", expected, bool(value)))
+        self.note(name, "yes" if value else "no", "", expected, bool(value))
 
     @contextmanager
     def case(self, name: str) -> Iterator[None]:
+        """A piece of the part whose findings bear its name."""
+        outer, self._case = self._case, f"{name}: "
+        with self.piece(name):
+            yield
+        self._case = outer
+
+    @contextmanager
+    def piece(self, name: str) -> Iterator[None]:
         """A piece of the part: an error in the block is a finding that does not hold, and the part goes on."""
         print(f"-- {name}", flush=True)
         try:
             yield
         except NotRunError as reason:
-            self.note(name, f"not run: {reason}")
+            self._write(Finding(name, f"not run: {reason}"))
         except Exception as error:  # noqa: BLE001  # whatever it is, the part goes on
             traceback.print_exception(error, file=sys.stderr)
             self._write(Finding(name, _one_line(error), "", "no error", False))

@@ -8,42 +8,17 @@ PARTS = tuple(
     Part(name, f"experiments.gpu_check.parts.{target}", limit_s, what)
     for name, target, limit_s, what in (
         ("versions", "versions:run", 130, "Every module loads, and unit tests of the signals pass."),
-        (
-            "methods",
-            "methods:run",
-            120,
-            "A training step of every method, counterfactual, probe, gate and option: as on the CPU in float32.",
-        ),
-        (
-            "steps",
-            "steps:run",
-            110,
-            "Whole steps on rollouts of the learner's own, float32 and bfloat16 (FSDP2), and sampler against learner.",
-        ),
+        ("methods", "methods:run", 120, "Every method, counterfactual, probe, gate and option: a step as on the CPU."),
+        ("steps", "steps:run", 110, "Whole steps on the learner's own rollouts, float32 and bfloat16 (FSDP2)."),
         (
             "kernels",
             "kernels:run",
             120,
-            "Recomputed attention and the head's scores against plain arithmetic; kernels, time and memory.",
+            "Recomputed attention and the head's scores: arithmetic, kernels, time, memory.",
         ),
-        (
-            "full_size",
-            "published:full_size",
-            200,
-            "Qwen2.5-1.5B's sizes in full: seconds and memory by stage against the plan, deterministic or not.",
-        ),
-        (
-            "wide",
-            "published:wide",
-            150,
-            "Qwen2.5-7B's width: OAR-G over a row of 4,024 tokens, with an adapter and 8 layers in full.",
-        ),
-        (
-            "rounding",
-            "rounding:run",
-            70,
-            "bfloat16: ranks of tokens as in float32, and how well two kernels agree on logprobs.",
-        ),
+        ("full_size", "published:full_size", 200, "Qwen2.5-1.5B's sizes in full: seconds and memory against the plan."),
+        ("wide", "published:wide", 150, "Qwen2.5-7B's width: OAR-G over a row of 4,024 tokens."),
+        ("rounding", "rounding:run", 70, "bfloat16: ranks of tokens as in float32, and two kernels' logprobs."),
         ("resume", "steps:resume", 60, "Checkpoint and resume of sharded, cast and adapted models."),
         ("ipc", "ipc:run", 60, "Another process reads GPU memory through handles in JSON."),
         ("trl", "trl:run", 60, "Two steps of TRL's trainer with OAR's weights."),

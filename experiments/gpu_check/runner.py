@@ -70,25 +70,24 @@ def _judged(
 ) -> tuple[str, str]:
     """Verdict and message."""
     checked = [finding for finding in findings if finding.holds is not None]
-    wrong = [finding for finding in checked if not finding.holds]
-    first = f"{wrong[0].name}: {wrong[0].measured}, expected {wrong[0].expected}" if wrong else ""
+    wrong = [f"{one.name}: {one.measured}, expected {one.expected}" for one in checked if not one.holds]
     if code is None:
         reached = f"the last number was {findings[-1].name}" if findings else "nothing was measured"
-        return TOO_SLOW, f"stopped after {limit_s:g} s; {reached}" + (f"; {first}" if wrong else "") + "."
+        return TOO_SLOW, f"stopped after {limit_s:g} s; {'; '.join([reached, *wrong[:1]])}."
     if end is None:
         why = f"signal {code - 128}, often a lack of memory" if code > 128 else f"exit code {code}"
         return FAILED, f"the process ended by {why}: {last_line.strip()[:200] or 'it printed nothing'}."
     if end["not_run"] is not None:
         return NOT_RUN, f"{end['not_run']}."
     if wrong:
-        return FAILED, f"{len(wrong)} of {len(checked)} do not hold, first {first}."
+        return FAILED, f"{len(wrong)} of {len(checked)} do not hold, first {wrong[0]}."
     return PASSED, f"{len(checked)} of {len(checked)} hold, {len(findings) - len(checked)} more were noted."
 
 
 def main(target: str, path: Path) -> None:
     """Run one part here. An error in it is a finding; a signal or a time limit leaves the file without its last line."""
     findings, not_run = Findings(path), None
-    with findings.case("the part"):
+    with findings.piece("the part"):
         module, function = target.split(":")
         try:
             getattr(importlib.import_module(module), function)(findings)

@@ -3,34 +3,36 @@
 tests/experiments/test_gpu_check.py holds it against what Hydra composes.
 """
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any, get_type_hints
 
 import yaml
 
 from experiments.gpu_check.findings import ROOT
-from oar.config import (
-    BenchmarkConfig,
-    CounterfactualConfig,
-    DataConfig,
-    EvaluationConfig,
-    GatingConfig,
-    LearnerConfig,
-    LoraConfig,
-    MethodConfig,
-    ModelConfig,
-    ProbeConfig,
-    RolloutConfig,
-    SyncConfig,
-    TrackingConfig,
-    TrainConfig,
-    build,
-)
+from oar.config import LoraConfig, TrainConfig, build
 from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions
 
 CONF = ROOT / "conf"
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 ADAPTER = LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"])
+CHOICES = {
+    "method": "grpo",
+    "gating": "bilevel",
+    "probe": "as_mean",
+    "counterfactual": "pad",
+    "model": "embedded",
+    "data": "words",
+    "benchmark": "words",
+    "rollout": "vllm",
+    "sync": "checkpoint",
+    "tracking": "disabled",
+    "evaluation": "embedded",
+}
+RUN = {"seed": 1, "output_dir": "", "resume": "never", "template": None}
+NO_FOLDER = {"path": "made in this process", "teach": None}
 
 
 def read(group: str, choice: str) -> dict[str, Any]:
@@ -42,45 +44,21 @@ def read(group: str, choice: str) -> dict[str, Any]:
     return dict(found)
 
 
-def train_config(
-    *,
-    profile: str = "embedded",
-    method: str = "grpo",
-    counterfactual: str = "pad",
-    gating: str = "bilevel",
-    probe: str = "as_mean",
-    estimator: dict[str, Any] | None = None,
-    lora: LoraConfig | None = None,
-    learner: dict[str, Any] | None = None,
-    rollout: dict[str, Any] | None = None,
-    sync: dict[str, Any] | None = None,
-    **method_keys: Any,
-) -> TrainConfig:
-    """A training run on the embedded word problems, as conf/ has it; the mappings change single keys."""
-    sizes, words = read("profile", profile), read("data", "words")
-    chosen = _over(read("method", method), {"estimator": estimator or {}, **method_keys})
-    rolls = {**read("rollout", "vllm"), **sizes.get("rollout", {}), **(rollout or {})}
-    policy = {**read("model", "embedded"), **sizes.get("model", {}), "path": "made in this process", "teach": None}
-    return TrainConfig(
-        seed=1,
-        output_dir="",
-        resume="never",
-        profile=profile,
-        template=None,
-        reward=read("reward", "answer"),
-        method=MethodConfig(**{**chosen, "estimator": _filled(chosen["estimator"], counterfactual)}),
-        gating=GatingConfig(**read("gating", gating)),
-        probe=ProbeConfig(**read("probe", probe)),
-        counterfactual=CounterfactualConfig(counterfactual),
-        model=ModelConfig(**{**policy, "lora": lora}),
-        data=DataConfig(words["name"], words["source"]),
-        benchmark=BenchmarkConfig("words", ["words1"]),
-        rollout=RolloutConfig(**rolls),
-        sync=SyncConfig(**{**read("sync", "checkpoint"), **sizes.get("sync", {}), **(sync or {})}),
-        tracking=TrackingConfig(**{**read("tracking", "disabled"), "group": profile}),
-        learner=LearnerConfig(**{**sizes["learner"], **(learner or {})}),
-        evaluation=EvaluationConfig(**{**read("evaluation", "embedded"), "max_new_tokens": rolls["max_new_tokens"]}),
-    )
+def train_config(profile: str = "embedded", **groups: Any) -> TrainConfig:
+    """A training run on the embedded word problems, as conf/ has it.
+
+    groups: of each that is not as in CHOICES and the profile another choice, or the keys that differ, `name` among them.
+    """
+    sizes = read("profile", profile)
+    found: dict[str, Any] = {**RUN, "profile": profile, "reward": read("reward", "answer")}
+    found["learner"] = _over(sizes["learner"], groups.get("learner", {}))
+    for group, usual in CHOICES.items():
+        given = groups.get(group, {})
+        own = {"name": given} if isinstance(given, str) else given
+        found[group] = _over(_over(read(group, own.get("name", usual)), sizes.get(group, {})), own)
+    found["model"] |= NO_FOLDER
+    kinds, found = get_type_hints(TrainConfig), _filled(found, found)
+    return TrainConfig(**{key: kinds[key](**it) if is_dataclass(kinds[key]) else it for key, it in found.items()})
 
 
 def step_config(
@@ -88,20 +66,20 @@ def step_config(
     micro_batch: tuple[int, int],
     *,
     dtype: str = "float32",
-    learner: dict[str, Any] | None = None,
-    **settings: Any,
+    profile: str = "embedded",
+    **groups: Any,
 ) -> TrainConfig:
     """A run whose steps have `batch` = (prompts, completions of each), cut by `micro_batch` = (rows, tokens of a row).
 
     No bound on the sampler's logprobs: completions may come from elsewhere than the policy.
     """
-    sizes = {
+    learner = {
         "batch_size": batch[0] * batch[1],
         "num_generations": batch[1],
         "micro_batch_tokens": micro_batch[0] * micro_batch[1],
         "compute_dtype": dtype,
     }
-    return train_config(learner={**sizes, **(learner or {})}, sync={"max_logprob_diff": 1e9}, **settings)
+    return train_config(profile, **_over({"learner": learner, "sync": {"max_logprob_diff": 1e9}}, groups))
 
 
 def architecture(name: str) -> Architecture:
@@ -121,13 +99,14 @@ def estimator_of(cfg: TrainConfig) -> ImportanceEstimator:
     return found
 
 
-def _filled(target: dict[str, Any], counterfactual: str) -> dict[str, Any]:
-    """The target with the one value that conf/method takes from another group."""
-    values = {"${counterfactual.name}": counterfactual}
-    return {
-        key: _filled(value, counterfactual) if isinstance(value, dict) else values.get(value, value)
-        for key, value in target.items()
-    }
+def _filled(value: Any, run: Mapping[str, Any]) -> Any:
+    """With `${group.key}` of the run in the place of its name."""
+    if isinstance(value, dict):
+        return {key: _filled(one, run) for key, one in value.items()}
+    named = re.fullmatch(r"\$\{([\w.]+)\}", value) if isinstance(value, str) else None
+    for key in named[1].split(".") if named else ():
+        run = value = run[key]
+    return value
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

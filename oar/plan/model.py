@@ -55,6 +55,10 @@ class Architecture:
             raise ConfigError(f"{where} must give {', '.join(missing)}, but does not: it is no config.json of a model.")
         return cls(**{ours: sizes[theirs] for ours, theirs in _CONFIG_KEYS.items()})
 
+    def config(self) -> dict[str, Any]:
+        """The same in the words of a Hugging Face config.json."""
+        return {theirs: getattr(self, ours) for ours, theirs in _CONFIG_KEYS.items()}
+
     @property
     def kv_width(self) -> int:
         """Width of the keys of a token in one layer, and of its values."""
@@ -79,17 +83,6 @@ class Architecture:
     def kv_bytes(self, size: int) -> int:
         """Bytes of one token in a key-value cache of `size` bytes a number: keys and values of every layer."""
         return 2 * self.layers * self.kv_width * size
-
-    def flops(self, tokens: float, pairs: float, logits: float) -> float:
-        """Floating-point operations of a forward over `tokens` positions, two to a multiplication and addition.
-
-        `pairs` of a query and a key that meet (a product for the score, one for the value, in every layer), and `logits`
-        positions whose logits are computed. Source: Kaplan et al. 2020 (2001.08361), section 2.1; norms, biases and softmax
-        are left out, as there.
-        """
-        matrices = 2 * self.layers * self.layer_matrices * tokens
-        attention = 4 * self.layers * self.hidden * pairs
-        return matrices + attention + 2 * self.hidden * self.vocabulary * logits
 
     def layer_activation_bytes(self, size: int) -> int:
         """Bytes that autograd saves of one token in one block, where numbers have `size` bytes.

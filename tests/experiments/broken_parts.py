@@ -32,7 +32,7 @@ def fails_in_a_case(findings: Findings) -> None:
     with findings.case("first"):
         raise ValueError("a wrong shape")
     with findings.case("second"):
-        findings.at_least("second", 3.0, 1.0)
+        findings.at_least("it", 3.0, 1.0)
 
 
 def cannot_run(findings: Findings) -> None:

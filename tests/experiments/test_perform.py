@@ -3,17 +3,20 @@
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from experiments.fault_drills import __main__ as program
 from experiments.fault_drills.catalogue import ENDS, Drill, Scene
 from experiments.fault_drills.page import numbers, write_drills
 from experiments.fault_drills.perform import DrillResult, Stage, perform, printable
 from tests.conftest import PATIENCE_S
 from tests.experiments import toy_run
+from tests.programs import run
 
-TOY = toy_run.__file__
+NOBODY = "http://127.0.0.1:9"
 
 
 def break_it(scene: Scene) -> None:
@@ -22,18 +25,15 @@ def break_it(scene: Scene) -> None:
     (scene.run.folder / "break").touch()
 
 
-def let_go(stage: Stage) -> None:
-    """The undisturbed run does not wait for a break."""
-    (stage.folder / "undisturbed").mkdir(parents=True)
-    (stage.folder / "undisturbed" / "go").touch()
-    with stage.start("undisturbed") as run:
-        assert run.wait_for_end() == 0
+TOY_DRILL = Drill("toy", break_it, "it broke")
+
+
+def toy_program(flaw: str) -> tuple[str, ...]:
+    return sys.executable, toy_run.__file__, f"flaw={flaw}"
 
 
 def performed(folder: Path, flaw: str) -> DrillResult:
-    stage = Stage(folder, "http://127.0.0.1:9", (f"flaw={flaw}",), (), PATIENCE_S, (sys.executable, TOY))
-    let_go(stage)
-    return perform(Drill("toy", break_it, "it broke"), stage)
+    return perform(TOY_DRILL, Stage(folder, NOBODY, (), (), PATIENCE_S, toy_program(flaw)))
 
 
 def test_a_run_that_keeps_its_promises(tmp_path: Path) -> None:
@@ -84,7 +84,8 @@ def test_every_broken_promise_is_found(flaw: str, found: str, tmp_path: Path, mo
 def test_the_report_counts_and_tells_what_was_broken(tmp_path: Path) -> None:
     kept = performed(tmp_path / "run", "none")
     broken = replace(kept, drill="other", faults="2 processes were left", orphans=2, seconds_to_notice=7.0)
-    assert numbers([kept, broken]) == {
+    counted = numbers([kept, broken])
+    assert counted == {
         "drills": 2,
         "orphans": 2,
         "lost_checkpoints": 0,
@@ -96,8 +97,24 @@ def test_the_report_counts_and_tells_what_was_broken(tmp_path: Path) -> None:
     text = (tmp_path / "fault_drills.md").read_text()
     assert "every promise was kept in 1" in text
     assert "**other: 2 processes were left.**" in text
+    assert sum(line.startswith(("| toy | 2 |", "| other | 2 |")) for line in text.splitlines()) == 2
     assert len((tmp_path / "fault_drills.csv").read_text().splitlines()) == 3
     assert json.loads((tmp_path / "provenance.json").read_text()) == provenance
+
+
+@pytest.mark.parametrize(("flaw", "code"), [("none", 0), ("loses", 1)])
+def test_the_program_keeps_the_run_of_a_broken_promise(
+    flaw: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it but the real runs, which tests/system/test_fault_drills.py has."""
+    monkeypatch.setattr(program, "DRILLS", (TOY_DRILL,))
+    monkeypatch.setattr(program, "Stage", partial(Stage, program=toy_program(flaw)))
+    asked = ["only=[toy]", f"url={NOBODY}", f"output_dir={tmp_path}"]
+    ended, output = run("fault_drills", *asked)
+    assert ended == code, output
+    assert json.loads(output.splitlines()[-1])["broken_promises"] == code
+    assert "toy" in (tmp_path / "fault_drills.csv").read_text()
+    assert (tmp_path / "runs" / "toy").exists() == bool(code)
 
 
 def test_no_path_or_port_of_this_machine_is_told(tmp_path: Path) -> None:

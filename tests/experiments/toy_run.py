@@ -1,6 +1,7 @@
 """Stands in for a training run where drills are tested: `python toy_run.py flaw=FLAW [resume=auto] output_dir='FOLDER'`.
 
-Ten steps, a checkpoint every four; when the file `break` appears it tells so and ends, with whatever flaw it was given.
+Ten steps, a checkpoint every four. After step 6 it waits for the file `break`, tells so and ends, with whatever flaw it was
+given; the run that is called `undisturbed` goes on.
 """
 
 import json
@@ -35,9 +36,9 @@ def main() -> None:
         if step % 4 == 0:
             (checkpoints / f"step_{step:06d}").mkdir(exist_ok=True)
             (checkpoints / f"step_{step:06d}" / "state.json").write_text(json.dumps({"files": {}}))
-        while step == 6 and not resumed and not (folder / "go").exists() and not (folder / "break").exists():
-            time.sleep(0.01)
-        if not resumed and (folder / "break").exists():
+        if step == 6 and not resumed and folder.name != "undisturbed":
+            while not (folder / "break").exists():
+                time.sleep(0.01)
             break_down(flaw, folder)
     (folder / "evaluation.csv").write_text("a\n")
 

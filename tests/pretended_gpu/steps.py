@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
 
+from experiments.gpu_check.settings import read
 from oar.learner.distributed import ALONE
-from tests.config.test_config import CONF, composed
+from tests.config.test_config import CONF
 from tests.learner.on_ranks import config, learner_of
 from tests.pretended_gpu.modes import PretendedGpu, pretended_gpu
 
@@ -21,9 +21,10 @@ METHODS = choices("method")
 
 def in_many_forwards(method: str) -> list[str]:
     """The method with a bound on what it recomputes at once that takes several forwards even here."""
-    estimator = composed(f"method={method}").method.estimator
-    bounds = (f"{of}max_tokens_per_forward" for of in ("", "of."))
-    return [f"method={method}", *(f"method.estimator.{key}=256" for key in bounds if OmegaConf.select(estimator, key))]
+    estimator = read("method", method)["estimator"]
+    bounded = {"": estimator, "of.": estimator.get("of", {})}
+    changed = [of for of, one in bounded.items() if "max_tokens_per_forward" in one]
+    return [f"method={method}", *(f"method.estimator.{of}max_tokens_per_forward=256" for of in changed)]
 
 
 SMALL = ["learner.batch_size=12", "learner.steps=2"]

@@ -25,6 +25,7 @@ OPTIONS = {
     "learner.overlong=soft_penalty": ["method=oar_p_budget", "probe=as_joint", "learner.aggregation=constant"],
     "learner.max_refills=1": ["method=grpo", "rollout.max_staleness=1", "learner.sampler_correction_cap=2"],
 }
+ALIKE = ("inverted", "oracle_causal", "oracle_written", "position")  # to others but for one line: make test-all
 GROUPS = ("counterfactual", "probe", "gating")
 
 
@@ -33,7 +34,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return start_model(tmp_path_factory.mktemp("pretended"))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in METHODS]
+)
 def test_methods(method: str, start: Path) -> None:
     """And the CPU waits no more often than docs/SYNC_POINTS.md says."""
     found, (waits, uploads) = trained(start, *in_many_forwards(method)), committed()[method]

@@ -2,23 +2,20 @@
 
 import argparse
 import json
-import math
 import os
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from experiments.fault_drills.proxy import DAMAGE, damaged
 
 FAULTS = (
     "ok",
     "die_after_n_requests",
     "hang",
     "old_release",
-    "wrong_version",
     "bad_json",
-    "truncated_json",
     "http_500",
-    "nan_logprobs",
-    "missing_choice",
     "short_logprobs",
     "other_prompt",
     "aborted",
@@ -28,6 +25,7 @@ FAULTS = (
     "fails_at",
     "hangs_at",
     "dies_at",
+    *DAMAGE,
 )
 
 
@@ -70,12 +68,11 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def do_GET(self) -> None:
-        version = "99" if self.server.fault == "wrong_version" else self.server.version
         routes: dict[str, Any] = {
             "/health": {},
             "/version": {"version": "0.24.0" if self.server.fault == "old_release" else "0.32.0"},
             "/v1/models": {"data": [self.server.served]},
-            "/weight_info": {"weight_version": version},
+            "/weight_info": {"weight_version": self.server.version},
             "/get_world_size": {"world_size": self.server.world_size},
             "/calls": {"calls": self.server.calls},
         }
@@ -143,14 +140,9 @@ class Handler(BaseHTTPRequestHandler):
             "token_ids": list(range(3, 3 + length)),
             "logprobs": {"token_logprobs": [-0.5] * length},
         }
-        if fault == "nan_logprobs":
-            choice["logprobs"] = {"token_logprobs": [math.nan] * length}
         if fault == "short_logprobs":
             choice["logprobs"] = {"token_logprobs": [-0.5] * (length - 1)}
-        count = body["n"] - (fault == "missing_choice")
-        answer = json.dumps({"choices": [{"index": index, **choice} for index in range(count)]}).encode()
-        self._send(answer[: len(answer) // 2] if fault == "truncated_json" else answer)
-        return None
+        return self._json({"choices": [{"index": index, **choice} for index in range(body["n"])]})
 
     def _has_body(self) -> bool:
         return int(self.headers.get("Content-Length", 0)) > 0
@@ -159,6 +151,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(json.dumps(body).encode(), status)
 
     def _send(self, body: bytes, status: int = 200) -> None:
+        body = damaged(self.server.fault, self.path, body)
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -40,7 +40,7 @@ def test_good_answers_become_rollouts(fake: Callable[..., str]) -> None:
         ("truncated_json", "broken JSON"),
         ("http_500", "HTTP 500: .*EngineCore encountered an issue"),
         ("nan_logprobs", "not a finite number"),
-        ("missing_choice", "1 completions for a prompt instead of 2"),
+        ("fewer_completions", "1 completions for a prompt instead of 2"),
         ("short_logprobs", "3 logprobs for 4 tokens"),
         ("other_prompt", "other prompt token ids"),
         ("aborted", "'abort'"),

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from experiments.gpu_check.device import DEVICE, FULL, GIB, best_of_three, sized, spent
-from experiments.gpu_check.engine import Remembering
+from experiments.gpu_check.engine import OwnSampling
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, learner_on, random_model
 from experiments.gpu_check.settings import architecture, step_config
@@ -23,11 +23,11 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def run(findings: Findings) -> None:
     """The fill of `torch.empty`, which operations warn, whether two steps give the same bytes; then /dev/shm."""
-    with findings.case("fill of torch.empty"):
+    with findings.piece("fill of torch.empty"):
         _fill(findings)
-    with findings.case("deterministic steps"):
+    with findings.piece("deterministic steps"):
         _twice(findings)
-    with findings.case("shared memory"):
+    with findings.piece("shared memory"):
         _shared_memory(findings)
 
 
@@ -46,7 +46,7 @@ def _twice(findings: Findings) -> None:
     """As a run has it (oar/learner/run.py), in bfloat16 on one rank."""
     torch.use_deterministic_algorithms(True, warn_only=FULL)
     cfg = step_config((2, 4), (4, 128), dtype="bfloat16", method="oar_g")
-    start, engine, ends = random_model(TINY, spread=0.1), Remembering(cfg, sized((20, 60), (4, 8))), []
+    start, engine, ends = random_model(TINY, spread=0.1), OwnSampling(cfg, sized((20, 60), (4, 8))), []
     with warnings.catch_warnings(record=True) as caught, joined(cfg.learner) as ranks:
         warnings.simplefilter("always")
         for _ in range(2):

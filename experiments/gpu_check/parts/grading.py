@@ -20,7 +20,7 @@ from oar.tasks.words.generator import demonstration, training_problem
 
 COMPLETIONS, TOKENS, GROUP = sized(1024, 8), 1500, 8
 LIMIT_S = 60.0  # for a step's completions; an update of 1,024 takes minutes
-VOCABULARY = 700
+VOCABULARY, END = 700, "<|endoftext|>"
 
 
 def run(findings: Findings) -> None:
@@ -29,9 +29,8 @@ def run(findings: Findings) -> None:
     verdict, earned = Verdict(True, "42", "plain"), Earned({"answer": 1.0}, 1.0)
     completions = _completions(task)
     for start in range(0, COMPLETIONS, GROUP):
-        rollouts = [
-            Rollout((1, 2, 3), tuple(ids), (-1.0,) * len(ids), 0, "stop") for ids in completions[start : start + GROUP]
-        ]
+        some = completions[start : start + GROUP]
+        rollouts = [Rollout((1, 2, 3), tuple(ids), (-1.0,) * len(ids), 0, "stop") for ids in some]
         problem = Problem(f"{start}", "a question", "42", "none")
         groups.append(GradedGroup(problem, rollouts, [""] * GROUP, [verdict] * GROUP, [earned] * GROUP))
     with spent() as finding:
@@ -52,12 +51,11 @@ def _task() -> Task:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|endoftext|>"],
+        special_tokens=[END],
         show_progress=False,
     )
     tokenizer.train_from_iterator(_texts(200), trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", pad_token="<|endoftext|>")
-    return Task(fast, BOX)
+    return Task(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END), BOX)
 
 
 def _texts(count: int) -> list[str]:

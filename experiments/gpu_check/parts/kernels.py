@@ -19,6 +19,8 @@ HEADS, KV_HEADS, SIZE = sized((28, 4, 128), (4, 2, 16))  # Qwen2.5-7B's
 LENGTHS = sized((37, 1000, 4023), (37, 60))  # tokens of the clean forward
 TOKENS, VOCABULARY, WIDTH = sized((4024, 152064, 3584), (40, 1520, 36))
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of outputs, in shares of the largest
+# Nats; bfloat16 logits are rounded to 8 bits, by either way in another order of sums.
+HEAD_BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 5e-3}
 BACKWARD = 3  # gradients go through twice as many products: times the bound
 Attention = type[CopiedKeys] | type[SharedKeys]
 
@@ -50,15 +52,18 @@ def jobs() -> Iterator[Job]:
 def run(findings: Findings) -> None:
     """Attention, then the head."""
     for job, dtype in product(jobs(), BOUNDS):
-        name = f"{job.name}, {str(dtype).removeprefix('torch.')}"
-        with findings.case(name):
-            _attention(findings, job, dtype, name)
+        with findings.case(f"{job.name}, {_word(dtype)}"):
+            _attention(findings, job, dtype)
     for dtype in BOUNDS:
-        with findings.case(f"token_scores, {dtype}"):
+        with findings.case(f"token_scores, {TOKENS} x {VOCABULARY}, {_word(dtype)}"):
             _head(findings, dtype)
 
 
-def _attention(findings: Findings, job: Job, dtype: torch.dtype, name: str) -> None:
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _attention(findings: Findings, job: Job, dtype: torch.dtype) -> None:
     forward, asked, states = _made(job, dtype)
     attention = job.kind(CleanKeys(forward), asked)
     scaling = SIZE**-0.5
@@ -71,22 +76,21 @@ def _attention(findings: Findings, job: Job, dtype: torch.dtype, name: str) -> N
 
     exact = [state.detach().double().requires_grad_(job.backward) for state in states]
     reference = _plain(forward, asked, exact, scaling)
-    ours = attend()
-    findings.at_most(f"{name}: error of the output", relative(ours, reference), BOUNDS[dtype])
+    findings.at_most("error of the output", relative(attend(), reference), BOUNDS[dtype])
     if job.backward:
         expected = torch.autograd.grad(reference.square().sum(), exact)
         error = max(relative(own, other) for own, other in zip(learn(), expected, strict=True))
-        findings.at_most(f"{name}: error of the gradient", error, BACKWARD * BOUNDS[dtype])
+        findings.at_most("error of the gradient", error, BACKWARD * BOUNDS[dtype])
         del expected
-    del reference, exact, ours
+    del reference, exact
     work = learn if job.backward else attend
     took = best_of_three(work)
-    findings.note(f"{name}: milliseconds", 1000 * took.seconds, "ms")
-    findings.note(f"{name}: memory", took.above / GIB, "GiB", "a few times the keys, not the scores")
+    findings.note("milliseconds", 1000 * took.seconds, "ms")
+    findings.note("memory", took.above / GIB, "GiB", "a few times the keys, not the scores")
     kernel = _kernels(work)
-    findings.note(f"{name}: kernel", kernel)
+    findings.note("kernel", kernel)
     if FULL:
-        findings.true(f"{name}: a fused kernel", "math" not in kernel.split("[")[0], "not torch's math fallback")
+        findings.true("a fused kernel", "math" not in kernel.split("[")[0], "not torch's math fallback")
 
 
 def _kernels(work: Callable[[], object]) -> str:
@@ -133,24 +137,21 @@ def _made(job: Job, dtype: torch.dtype) -> tuple[Forward, Recomputation, tuple[T
 
 def _plain(forward: Forward, asked: Recomputation, states: Sequence[Tensor], scaling: float) -> Tensor:
     """Causal attention by position, written down plainly, in double precision, one counterfactual after another."""
-    clean, groups = forward.layers[0], HEADS // KV_HEADS
-    query, key, value = states
-    outputs = []
-    for row, positions in enumerate(asked.positions):
-        keys = clean.key.double().index_copy(1, positions, key[row])
-        values = clean.value.double().index_copy(1, positions, value[row])
+    clean, outputs = forward.layers[0], []
+    for positions, query, key, value in zip(asked.positions, *states, strict=True):
+        # A key-value head serves several query heads.
+        keys, values = (
+            ours.double().index_copy(1, positions, new).repeat_interleave(HEADS // KV_HEADS, dim=0)
+            for ours, new in ((clean.key, key), (clean.value, value))
+        )
         later = torch.arange(keys.shape[1], device=DEVICE) > positions[:, None]
-        heads = []
-        for head in range(HEADS):
-            scores = (query[row, head] @ keys[head // groups].T * scaling).masked_fill(later, -torch.inf)
-            heads.append(scores.softmax(dim=-1) @ values[head // groups])
-        outputs.append(torch.stack(heads))
+        scores = (query @ keys.mT * scaling).masked_fill(later, -torch.inf)
+        outputs.append(scores.softmax(dim=-1) @ values)
     return torch.stack(outputs)
 
 
 def _head(findings: Findings, dtype: torch.dtype) -> None:
     """Logprobs, their gradient to hidden states and weight, time and memory."""
-    name = f"token_scores, {TOKENS} x {VOCABULARY}, {str(dtype).removeprefix('torch.')}"
     torch.manual_seed(0)
     hidden = torch.randn(TOKENS, WIDTH, device=DEVICE).to(dtype).requires_grad_()
     with DEVICE:
@@ -158,29 +159,23 @@ def _head(findings: Findings, dtype: torch.dtype) -> None:
     with torch.no_grad():
         head.weight.normal_(0, WIDTH**-0.5)
     tokens = torch.randint(0, VOCABULARY, (TOKENS,), device=DEVICE)
-    inputs = (hidden, head.weight)
 
-    def ours() -> tuple[Tensor, tuple[Tensor, ...]]:
-        logprobs, _ = token_scores(hidden, head, tokens, 1.0)
-        return logprobs.detach(), torch.autograd.grad(logprobs.mean(), inputs)
+    def with_gradients(logprobs: Tensor) -> tuple[Tensor, ...]:
+        return logprobs.detach(), *torch.autograd.grad(logprobs.mean(), (hidden, head.weight))
 
-    def plain() -> tuple[Tensor, tuple[Tensor, ...]]:
-        logprobs = -cross_entropy(head(hidden).float(), tokens, reduction="none")
-        return logprobs.detach(), torch.autograd.grad(logprobs.mean(), inputs)
+    def ours() -> tuple[Tensor, ...]:
+        return with_gradients(token_scores(hidden, head, tokens, 1.0)[0])
 
-    (logprobs, gradients), (expected, expected_gradients) = ours(), plain()
-    findings.at_most(
-        f"{name}: error of logprobs", float((logprobs - expected).abs().mean()), _head_bound(dtype), "nats"
-    )
+    def plain() -> tuple[Tensor, ...]:
+        return with_gradients(-cross_entropy(head(hidden).float(), tokens, reduction="none"))
+
+    (logprobs, *gradients), (expected, *expected_gradients) = ours(), plain()
+    bound = HEAD_BOUNDS[dtype]
+    findings.at_most("error of logprobs", float((logprobs - expected).abs().mean()), bound, "nats")
     for which, own, other in zip(("hidden states", "weight"), gradients, expected_gradients, strict=True):
-        findings.at_most(f"{name}: error of the gradient to the {which}", relative(own, other), 10 * _head_bound(dtype))
+        findings.at_most(f"error of the gradient to the {which}", relative(own, other), 10 * bound)
     del logprobs, gradients, expected, expected_gradients
     for what, work in (("token_scores", ours), ("cross_entropy", plain)):
         took = best_of_three(work)
-        findings.note(f"{name}: milliseconds of {what}", 1000 * took.seconds, "ms")
-        findings.note(f"{name}: memory of {what}", took.above / GIB, "GiB")
-
-
-def _head_bound(dtype: torch.dtype) -> float:
-    """bfloat16 logits are rounded to 8 bits, by either way in another order of sums."""
-    return {torch.float32: 1e-5, torch.bfloat16: 5e-3}[dtype]
+        findings.note(f"milliseconds of {what}", 1000 * took.seconds, "ms")
+        findings.note(f"memory of {what}", took.above / GIB, "GiB")

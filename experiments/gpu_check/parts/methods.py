@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.gpu_check.device import DEVICE, relative, sized
-from experiments.gpu_check.engine import Remembering
+from experiments.gpu_check.engine import OwnSampling
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, learner_on, random_model
 from experiments.gpu_check.settings import ADAPTER, METHODS, step_config
@@ -19,7 +19,7 @@ from oar.model.parameters import whole
 
 CPU = torch.device("cpu")
 REASONING = sized((6, 24), (4, 8))  # tokens
-BATCH = sized((4, 8), (2, 4))
+BATCH, MICRO_BATCH = sized((4, 8), (2, 4)), (6, 128)
 # Importance, and weights made of one and the same importance, in shares of the largest; the loss in nats.
 BOUND = 1e-4
 # Where most importance is close to the least, the gate's threshold is a small number that scores are divided by: float32's
@@ -30,6 +30,7 @@ BOUNDS = {"weights": 1e-2, "gradient": 1e-3}
 STRONG_NOISE = {"noise_std": 0.1}
 OF_WEAK_NOISE = {"importance": 1e-2, "weights": 0.1, "gradient": 1e-2}
 SPREAD = 0.2  # of the weights: far from uniform, as the unit tests' model is
+AGAIN = {"activation_checkpointing": True}
 LR = {"lr": 1e-6, "warmup_steps": 0}  # so small that a second update starts from the same weights on both devices
 
 
@@ -38,67 +39,64 @@ class Variant:
     """A step to compare: how it differs from the defaults, and bounds that are not the usual ones."""
 
     name: str
-    settings: dict[str, Any]
+    groups: dict[str, Any]
     bounds: dict[str, float] = field(default_factory=dict)
 
 
 def variants() -> list[Variant]:
     """Every method of conf/, each probe, counterfactual and gate, and whatever else changes which forwards run."""
-    found = [Variant(name, {"method": name, **_noise(name)}) for name in METHODS]
+    found = [Variant(name, _method(name)) for name in METHODS]
     found.append(Variant("oar_g, noise of conf/", {"method": "oar_g"}, OF_WEAK_NOISE))
     for kind in ("random_token", "resampled", "knockout"):
-        found.append(Variant(f"oar_p, {kind}", {"method": "oar_p", "counterfactual": kind}))
-        found.append(Variant(f"oar_p_routes, {kind}", {"method": "oar_p_routes", "counterfactual": kind}))
+        for name in ("oar_p", "oar_p_routes"):
+            found.append(Variant(f"{name}, {kind}", _method(name, counterfactual=kind)))
     for probe in ("lt_logits", "as_joint"):
         for name in ("oar_g", "oar_gn", "oar_p", "oar_p_routes", "oar_p_budget"):
-            found.append(Variant(f"{name}, {probe}", {"method": name, "probe": probe, **_noise(name)}))
+            found.append(Variant(f"{name}, {probe}", _method(name, probe=probe)))
     for gate in ("boost_only", "suppress_only", "none", "released_drift"):
-        found.append(Variant(f"gating {gate}", {"method": "oar_p_window", "gating": gate}))
+        found.append(Variant(f"gating {gate}", _method("oar_p_window", gating=gate)))
+    surprised = {"name": "oar_gn", "times_surprisal": True}
     options: dict[str, dict[str, Any]] = {
-        "activation checkpointing": {"learner": {"activation_checkpointing": True}},
-        "LoRA": {"lora": ADAPTER},
-        "LoRA, activation checkpointing": {"lora": ADAPTER, "learner": {"activation_checkpointing": True}},
+        "activation checkpointing": {"learner": AGAIN},
+        "LoRA": {"model": {"lora": ADAPTER}},
+        "LoRA, activation checkpointing": {"model": {"lora": ADAPTER}, "learner": AGAIN},
         "KL to a reference": {"learner": {"kl_coef": 0.1}},
         "two updates": {"learner": {"updates_per_rollout": 2}},
         "soft penalty, token mean": {"learner": {"overlong": "soft_penalty", "aggregation": "token_mean"}},
         "masked, constant normaliser": {"learner": {"overlong": "mask", "aggregation": "constant"}},
         "sequence ratio, sampler correction": {"learner": {"ratio_level": "sequence", "sampler_correction_cap": 2.0}},
-        "times surprisal, leave one out": {"times_surprisal": True, "learner": {"leave_one_out": True}},
+        "times surprisal, leave one out": {"method": surprised, "learner": {"leave_one_out": True}},
     }
-    for name, settings in options.items():
-        found.append(Variant(f"oar_gn, {name}", {"method": "oar_gn", **settings}))
-    for name in ("oar_g", "oar_p_routes"):
-        settings = {"learner": {"activation_checkpointing": True}, **_noise(name)}
-        found.append(Variant(f"{name}, activation checkpointing", {"method": name, **settings}))
-    return found
+    found += [Variant(f"oar_gn, {name}", {**_method("oar_gn"), **groups}) for name, groups in options.items()]
+    checkpointed = ("oar_g", "oar_p_routes")
+    return found + [Variant(f"{name}, activation checkpointing", _method(name, learner=AGAIN)) for name in checkpointed]
+
+
+def _method(name: str, **groups: Any) -> dict[str, Any]:
+    """A method as it is compared, and what else differs."""
+    return {"method": {"name": name, **({"estimator": STRONG_NOISE} if name == "oar_g" else {})}, **groups}
 
 
 def run(findings: Findings) -> None:
     """One step on either side of each variant, from the same weights and completions."""
     start = random_model(TINY, spread=SPREAD, device=CPU)
-    engine = Remembering(config({}), REASONING, copy.deepcopy(start))
+    engine = OwnSampling(step_config(BATCH, MICRO_BATCH), REASONING, copy.deepcopy(start))
     for variant in variants():
         with findings.case(variant.name):
-            settings = config(variant.settings)
-            here, reference = (step_on(device, start, engine, settings) for device in (DEVICE, CPU))
+            groups = {**variant.groups, "learner": {**LR, **variant.groups.get("learner", {})}}
+            cfg = step_config(BATCH, MICRO_BATCH, **groups)
+            here, reference = (step_on(device, start, engine, cfg) for device in (DEVICE, CPU))
             bounds = {**BOUNDS, **variant.bounds}
             for name in ("importance", "weights", "logprobs", "gradient"):
-                error = relative(here[name], reference[name])
-                findings.at_most(f"{variant.name}: {name}", error, bounds.get(name, BOUND))
+                findings.at_most(name, relative(here[name], reference[name]), bounds.get(name, BOUND))
             # On the policy the loss is about 0, so there is no share of it to take.
-            findings.at_most(f"{variant.name}: loss", abs(float(here["loss"] - reference["loss"])), BOUND, "nats")
-            if settings.gating.threshold != "released_drift":  # which depends on how completions are batched
-                findings.at_most(f"{variant.name}: gate", _gate_error(here, settings), BOUND)
-            size = float(reference["gradient"].abs().max())
-            findings.at_least(f"{variant.name}: size of the gradient", size, 1e-9)
+            findings.at_most("loss", abs(float(here["loss"] - reference["loss"])), BOUND, "nats")
+            if cfg.gating.threshold != "released_drift":  # which depends on how completions are batched
+                findings.at_most("gate", _gate_error(here, cfg), BOUND)
+            findings.at_least("size of the gradient", float(reference["gradient"].abs().max()), 1e-9)
 
 
-def config(settings: dict[str, Any]) -> TrainConfig:
-    """The embedded profile, smaller."""
-    return step_config(BATCH, (6, 128), **{**settings, "learner": {**LR, **settings.get("learner", {})}})
-
-
-def step_on(device: torch.device, start: PreTrainedModel, engine: Remembering, cfg: TrainConfig) -> dict[str, Tensor]:
+def step_on(device: torch.device, start: PreTrainedModel, engine: OwnSampling, cfg: TrainConfig) -> dict[str, Tensor]:
     """What a training step computes there, on the CPU: importance, weights, logprobs, loss, and the last update's gradient."""
     model = copy.deepcopy(start).to(device)  # type: ignore[arg-type]
     reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
@@ -121,7 +119,3 @@ def _gate_error(found: dict[str, Tensor], cfg: TrainConfig) -> float:
     expected = torch.ones_like(found["weights"])
     expected[credited] = make_gate(**cfg.gating.options())(found["importance"][credited], found["mask"][credited])
     return relative(found["weights"], expected)
-
-
-def _noise(method: str) -> dict[str, Any]:
-    return {"estimator": STRONG_NOISE} if method == "oar_g" else {}

@@ -5,7 +5,7 @@ import copy
 import torch
 
 from experiments.gpu_check.device import DEVICE, FULL, sized
-from experiments.gpu_check.engine import Remembering
+from experiments.gpu_check.engine import OwnSampling
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, cast, learner_on, random_model
 from experiments.gpu_check.settings import architecture, step_config
@@ -17,20 +17,11 @@ from oar.method.forward.projection import token_scores
 from oar.plan import Architecture
 from oar.statistics.attribution import spearman
 
-SIZES = Architecture(
-    layers=sized(6, 2),
-    hidden=sized(512, 64),
-    heads=sized(8, 4),
-    kv_heads=2,
-    intermediate=sized(1408, 96),
-    vocabulary=sized(4096, TINY.vocabulary),
-    tied=False,
-    context=4096,
-)
+SIZES = Architecture(6, 512, 8, 2, 1408, vocabulary=4096, tied=False, context=4096) if FULL else TINY
 SPREADS = (0.016, 0.05, 1.0)  # of the embeddings; 0.016 is about what Qwen2.5-7B has
 WEIGHTS = sized(0.02, 0.1)  # spread of all others; so that outcomes move by more than float32 rounds
 REASONING = sized((150, 250), (12, 16))  # tokens
-AGREEMENT = 0.95  # rank correlation, mean over completions
+AGREEMENT = 0.95
 METHODS = ("oar_gn", "oar_g")
 FLOOR_SIZES: Architecture = architecture("qwen2_5_1_5b") if FULL else TINY
 FLOOR_LENGTHS = sized((300, 700, 1500, 3000), (5, 9, 14))
@@ -42,19 +33,20 @@ def run(findings: Findings) -> None:
         for spread in SPREADS:
             for method in METHODS:
                 with findings.case(f"{method}, embeddings of {spread}"):
-                    _ranks(findings, method, spread, ranks)
+                    findings.at_least("rank agreement with float32", _agreement(method, spread, ranks), AGREEMENT)
     with findings.case("logprobs, packed against padded"):
         _floor(findings)
 
 
-def _ranks(findings: Findings, method: str, spread: float, ranks: Ranks) -> None:
+def _agreement(method: str, spread: float, ranks: Ranks) -> float:
+    """Rank correlation of a step's importance in bfloat16 and in float32, mean over completions."""
     start = random_model(SIZES, spread=WEIGHTS)
     with torch.no_grad():
         start.model.embed_tokens.weight.normal_(0, spread)
         for weight in start.parameters():
             weight.copy_(weight.bfloat16())  # so that only the arithmetic differs
     cfg = _config(method, "float32")
-    engine, found = Remembering(cfg, REASONING), []
+    engine, found = OwnSampling(cfg, REASONING), []
     for settings, group in ((cfg, ALONE), (_config(method, "bfloat16"), ranks)):
         found.append(learner_on(settings, copy.deepcopy(start), engine, group).training_step())
     exact, rounded = (report.credited.token_importance for report in found)
@@ -63,8 +55,7 @@ def _ranks(findings: Findings, method: str, spread: float, ranks: Ranks) -> None
         for own, other, chosen in zip(rounded, exact, found[0].graded.batch.reasoning_mask, strict=True)
         if bool(other[chosen].any())
     ]
-    mean, name = sum(agreement) / len(agreement), f"{method}, embeddings of {spread}: rank agreement with float32"
-    findings.at_least(name, mean, AGREEMENT)
+    return sum(agreement) / len(agreement)
 
 
 def _config(method: str, dtype: str) -> TrainConfig:
@@ -84,8 +75,8 @@ def _floor(findings: Findings) -> None:
     predicting = hidden[row, batch.prompt_lengths[row] + token - 1]
     padded, _ = token_scores(predicting, model.get_output_embeddings(), batch.completion_ids[row, token], 1.0)
     difference = (packed[row, token] - padded).abs()
-    findings.at_most("logprobs, packed against padded: mean difference", float(difference.mean()), 0.05, "nats")
-    findings.note("logprobs, packed against padded: largest difference", float(difference.max()), "nats")
+    findings.at_most("mean difference", float(difference.mean()), 0.05, "nats")
+    findings.note("largest difference", float(difference.max()), "nats")
 
 
 def _batch() -> CompletionBatch:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from experiments.gpu_check.device import FULL, relative, sized, spent
-from experiments.gpu_check.engine import OwnSampling, Remembering, task_of
+from experiments.gpu_check.engine import OwnSampling, task_of
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, cast, learner_on, random_model
 from experiments.gpu_check.settings import ADAPTER, step_config
@@ -28,79 +28,81 @@ STEPS = 2
 REASONING = sized((20, 60), (4, 7))  # tokens
 BATCH = sized((4, 8), (2, 4))
 MAX_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.05}  # nats; conf/sync, conf/profile/paper.yaml
-CHECKPOINTED: dict[str, Any] = {"activation_checkpointing": True}
 RUNS: dict[str, dict[str, Any]] = {
     "grpo": {"method": "grpo"},
     "oar_g": {"method": "oar_g"},
-    "oar_g, activation checkpointing": {"method": "oar_g", "learner": CHECKPOINTED},
-    "oar_gn, activation checkpointing": {"method": "oar_gn", "learner": CHECKPOINTED},
+    "oar_g, activation checkpointing": {"method": "oar_g", "learner": {"activation_checkpointing": True}},
+    "oar_gn, activation checkpointing": {"method": "oar_gn", "learner": {"activation_checkpointing": True}},
     "oar_p_routes": {"method": "oar_p_routes"},
     "oar_p_budget": {"method": "oar_p_budget"},
-    "LoRA": {"method": "oar_gn", "lora": ADAPTER},
-    "two updates, KL to a reference": {"method": "oar_g", "learner": {"updates_per_rollout": 2, "kl_coef": 0.1}},
+    "LoRA": {"method": "oar_gn", "model": {"lora": ADAPTER}},
+    "two updates, KL to a reference": {
+        "method": "oar_g",
+        "learner": {"updates_per_rollout": 2, "kl_coef": 0.1},
+    },
 }
-RESUMED: dict[str, dict[str, Any]] = {"full": {}, "LoRA": {"lora": ADAPTER}}
+RESUMED: dict[str, dict[str, Any]] = {
+    "full": {"method": "oar_gn", "learner": {"lr": 1e-3}},
+    "LoRA": {"method": "oar_gn", "learner": {"lr": 1e-3}, "model": {"lora": ADAPTER}},
+}
 EQUAL = 1e-6  # of the next step's loss and weights, in shares of the largest
-Work = Callable[[Findings, str, TrainConfig, Ranks], None]
+Work = Callable[[Findings, TrainConfig, Ranks], None]
 
 
 def run(findings: Findings) -> None:
     """Draw, grade, score, credit, update, push."""
-    _in_both_dtypes(findings, RUNS, _steps, BATCH, {"warmup_steps": 0})
+    _in_both_dtypes(findings, RUNS, _steps, BATCH)
 
 
 def resume(findings: Findings) -> None:
     """Two steps, a checkpoint and a third step; the third step again from the checkpoint."""
-    runs = {name: {"method": "oar_gn", **settings} for name, settings in RESUMED.items()}
-    _in_both_dtypes(findings, runs, _resume, (2, 4), {"lr": 1e-3, "warmup_steps": 0})
+    _in_both_dtypes(findings, RESUMED, _resume, (2, 4))
 
 
-def _in_both_dtypes(
-    findings: Findings, runs: Mapping[str, dict[str, Any]], work: Work, batch: tuple[int, int], learner: dict[str, Any]
-) -> None:
+def _in_both_dtypes(findings: Findings, runs: Mapping[str, dict[str, Any]], work: Work, batch: tuple[int, int]) -> None:
     """All of them in float32 as one process without a group, then in bfloat16 as one rank of FSDP2."""
     # As a run has it (oar/learner/run.py): what has no deterministic form on a GPU warns.
     torch.use_deterministic_algorithms(True, warn_only=FULL)
     for dtype in ("float32", "bfloat16"):
-        with findings.case(dtype), joined(step_config(batch, (4, 128), dtype=dtype).learner) as ranks:
-            for name, settings in runs.items():
-                keys = {**settings, "learner": {**learner, **settings.get("learner", {})}}
+        with findings.piece(dtype), joined(step_config(batch, (4, 128), dtype=dtype).learner) as ranks:
+            for name, groups in runs.items():
+                groups = {**groups, "learner": {"warmup_steps": 0, **groups.get("learner", {})}}
                 with findings.case(f"{dtype}, {name}"):
-                    work(findings, f"{dtype}, {name}", step_config(batch, (4, 128), dtype=dtype, **keys), ranks)
+                    work(findings, step_config(batch, (4, 128), dtype=dtype, **groups), ranks)
 
 
-def _steps(findings: Findings, name: str, cfg: TrainConfig, ranks: Ranks) -> None:
+def _steps(findings: Findings, cfg: TrainConfig, ranks: Ranks) -> None:
     """A copy of the learner's own model draws; the copy has the weights of version 0."""
     dtype, difference = cfg.learner.compute_dtype, 0.0
     model = random_model(TINY, spread=0.05)
     reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
     engine = OwnSampling(cfg, REASONING, cast(copy.deepcopy(model), getattr(torch, dtype)))
     learner = learner_on(cfg, model, engine, ranks, reference)
-    learner.publish()
     trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
     before = {key: whole(weight.detach()).clone() for key, weight in trained.items()}
     for _ in range(STEPS):
         with spent() as took:
             report = learner.training_step()
         difference = max(difference, report.metrics["train/sampler_logprob_diff_mean"])
-    findings.note(f"{name}: seconds of a step", took.seconds, "s")
-    findings.at_most(f"{name}: sampler against learner", difference, MAX_DIFFERENCE[dtype], "nats")
-    findings.at_least(f"{name}: gradient", report.metrics["train/grad_norm"], 1e-6)
+    findings.note("seconds of a step", took.seconds, "s")
+    findings.at_most("sampler against learner", difference, MAX_DIFFERENCE[dtype], "nats")
+    findings.at_least("gradient", report.metrics["train/grad_norm"], 1e-6)
     uneven = float((report.credited.token_weights[report.graded.batch.reasoning_mask] - 1).abs().max())
     if cfg.method.name == "grpo":
-        findings.at_most(f"{name}: weights other than 1", uneven, 0.0)
+        findings.at_most("weights other than 1", uneven, 0.0)
     else:
-        findings.at_least(f"{name}: weights other than 1", uneven, 1e-3)
+        findings.at_least("weights other than 1", uneven, 1e-3)
     moved = [bool((whole(weight.detach()) != before[key]).any()) for key, weight in trained.items()]
-    findings.true(f"{name}: weights have moved", all(moved), "all that are trained")
+    findings.true("weights have moved", all(moved), "all that are trained")
 
 
-def _resume(findings: Findings, name: str, cfg: TrainConfig, ranks: Ranks) -> None:
+def _resume(findings: Findings, cfg: TrainConfig, ranks: Ranks) -> None:
     with tempfile.TemporaryDirectory(prefix="oar-gpu-check-") as made:
-        folder, start, engine = Path(made), Path(made) / "start", Remembering(cfg, (6, 12))
+        folder, start, engine = Path(made), Path(made) / "start", OwnSampling(cfg, (6, 12))
         random_model(TINY, spread=0.1).save_pretrained(start)
         build_tokenizer().save_pretrained(start)
         learner = _loaded(cfg, start, None, engine, ranks)
+        learner.publish()
         learner.training_step()
         learner.training_step()
         saved = save_checkpoint(
@@ -113,26 +115,24 @@ def _resume(findings: Findings, name: str, cfg: TrainConfig, ranks: Ranks) -> No
             keep=2,
             ranks=ranks,
         )
-        findings.true(f"{name}: sealed", load_state(saved)["step"] == 2, "every file's hash, step 2")
+        findings.true("sealed", load_state(saved)["step"] == 2, "every file's hash, step 2")
         written = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32).to(learner.model.device)  # type: ignore[arg-type]
         weights = {key: weight.clone() for key, weight in full_weights(learner.model)}
-        error = _distance(dict(full_weights(written)), weights)
-        findings.at_most(f"{name}: weights of save_pretrained", error, EQUAL)
+        findings.at_most("weights of save_pretrained", _distance(dict(full_weights(written)), weights), EQUAL)
         again = _loaded(cfg, start, saved, engine, ranks)
         again.step = learner.step
         losses = [one.training_step().metrics["train/loss"] for one in (learner, again)]
-        findings.at_most(f"{name}: loss of the next step", abs(losses[1] - losses[0]), EQUAL * abs(losses[0]) + 1e-9)
+        findings.at_most("loss of the next step", abs(losses[1] - losses[0]), EQUAL * abs(losses[0]) + 1e-9)
         after = dict(full_weights(learner.model))
-        error = _distance(dict(full_weights(again.model)), after)
-        findings.at_most(f"{name}: weights after the next step", error, EQUAL)
-        findings.at_least(f"{name}: the step moved the weights", _distance(after, weights), 10 * EQUAL)
+        findings.at_most("weights after the next step", _distance(dict(full_weights(again.model)), after), EQUAL)
+        findings.at_least("the step moved the weights", _distance(after, weights), 10 * EQUAL)
 
 
 def _distance(ours: Mapping[str, torch.Tensor], reference: Mapping[str, torch.Tensor]) -> float:
     return max(relative(ours[key], reference[key]) for key in reference)
 
 
-def _loaded(cfg: TrainConfig, start: Path, checkpoint: Path | None, engine: Remembering, ranks: Ranks) -> Learner:
+def _loaded(cfg: TrainConfig, start: Path, checkpoint: Path | None, engine: OwnSampling, ranks: Ranks) -> Learner:
     """As `oar.learner.run.make_learner` makes it, on the engine of this process."""
     model = load_trained(cfg.model.lora, start, checkpoint, "float32", cfg.seed)
     if cfg.learner.compute_dtype != "float32":

@@ -22,10 +22,10 @@ def run(findings: Findings) -> None:
         for bf16 in (False, True):
             name = f"{method}, {'bfloat16' if bf16 else 'float32'}"
             with findings.case(name), tempfile.TemporaryDirectory() as folder:
-                _train(findings, name, method, bf16, folder)
+                _train(findings, method, bf16, folder)
 
 
-def _train(findings: Findings, name: str, method: str, bf16: bool, folder: str) -> None:
+def _train(findings: Findings, method: str, bf16: bool, folder: str) -> None:
     from datasets import Dataset
 
     from experiments.gpu_check.learners import TINY, random_model
@@ -38,16 +38,13 @@ def _train(findings: Findings, name: str, method: str, bf16: bool, folder: str) 
     answers = {problem.question: problem.answer for problem in problems}
 
     def completions(prompts: list[str], *_: Any) -> dict[str, Any]:
-        """Every other one is right, and the last of a group says nothing."""
-        endings = [f"So we have #### {answers[prompt]}" for prompt in prompts]
-        for index in range(len(endings)):
-            endings[index] = endings[index] + " ." * (index % 3) if index % 2 == 0 else "So it is #### 99 99"
-        ids = [tokenizer.encode(text, add_special_tokens=False) for text in endings]
-        return {
-            "prompt_ids": [tokenizer.encode(prompt) for prompt in prompts],
-            "completion_ids": ids,
-            "logprobs": [[-1.0] * len(one) for one in ids],
-        }
+        """Every other one is right, some of them longer than others."""
+        texts = ["So it is #### 99 99"] * len(prompts)
+        for index in range(0, len(prompts), 2):
+            texts[index] = f"So we have #### {answers[prompts[index]]}" + " ." * (index % 3)
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        logprobs = [[-1.0] * len(one) for one in ids]
+        return {"prompt_ids": [tokenizer.encode(one) for one in prompts], "completion_ids": ids, "logprobs": logprobs}
 
     def rewards(prompts: list[str], **_: Any) -> list[float]:
         return [float(index % 2 == 0) for index in range(len(prompts))]
@@ -84,10 +81,9 @@ def _train(findings: Findings, name: str, method: str, bf16: bool, folder: str) 
     before = [weight.detach().clone() for weight in trainer.model.parameters()]
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "weights/ess_ratio" in entry]
-    findings.at_least(f"{name}: steps", len(logs), STEPS)
-    findings.at_most(f"{name}: ESS ratio of the weights", min(entry["weights/ess_ratio"] for entry in logs), 0.999)
+    findings.at_least("steps", len(logs), STEPS)
+    findings.at_most("ESS ratio of the weights", min(entry["weights/ess_ratio"] for entry in logs), 0.999)
     moved = max(float((now - then).abs().max()) for now, then in zip(trainer.model.parameters(), before, strict=True))
-    findings.at_least(f"{name}: the steps moved the weights", moved, 1e-6)
-    findings.true(
-        f"{name}: weights are finite", all(bool(torch.isfinite(one).all()) for one in trainer.model.parameters()), "all"
-    )
+    findings.at_least("the steps moved the weights", moved, 1e-6)
+    finite = all(bool(torch.isfinite(weight).all()) for weight in trainer.model.parameters())
+    findings.true("weights are finite", finite, "all")

@@ -1,24 +1,19 @@
-"""What a credit signal computes on top of the update, counted in forwards (oar/method/importance holds the code that does it)."""
+"""What a step computes, counted in forwards: the update (`oar.learner.step`) and a credit signal (`oar.method.importance`)."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from oar.config import LearnerConfig, TrainConfig
 from oar.method.importance import (
-    EntropyImportance,
     GradientImportance,
     GradientNormImportance,
     ImportanceEstimator,
     InvertedImportance,
-    MarkedImportance,
     PerturbationImportance,
-    PositionImportance,
-    RandomImportance,
     ShuffledImportance,
-    UniformImportance,
 )
+from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
-
-FREE = (UniformImportance, EntropyImportance, RandomImportance, PositionImportance, MarkedImportance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Positions run, pairs of a query and a key, positions whose logits are computed: what `Architecture.flops` takes."""
+    """Positions run, pairs of a query and a key that meet, positions whose logits are computed."""
 
     tokens: float = 0.0
     pairs: float = 0.0
@@ -56,12 +51,16 @@ class Work:
         return Work(factor * self.tokens, factor * self.pairs, factor * self.read)
 
     def flops(self, model: Architecture) -> float:
-        """Floating-point operations."""
-        return model.flops(self.tokens, self.pairs, self.read)
+        """Floating-point operations, two to a multiplication and addition; a pair has a product for the score, one for the value.
+
+        Source: Kaplan et al. 2020 (2001.08361), section 2.1; norms, biases and softmax are left out, as there.
+        """
+        blocks = model.layer_matrices * self.tokens + 2 * model.hidden * self.pairs
+        return 2 * (model.layers * blocks + model.hidden * model.vocabulary * self.read)
 
     def blocks(self, again: bool) -> "Work":
         """What checkpointing runs `again` on the way back: all but the logits."""
-        return Work(self.tokens, self.pairs) if again else Work()
+        return Work(self.tokens, self.pairs) * again
 
 
 @runtime_checkable
@@ -86,9 +85,24 @@ def to_inputs(work: Work) -> Work:
     return Work(work.tokens, 2 * work.pairs, work.read)
 
 
-def importance_work(
-    estimator: ImportanceEstimator, lengths: Lengths, *, checkpointing: bool, half_precision: bool
-) -> Work:
+def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
+    """Forwards and backwards of one step by the learner, importance apart; a backward is two forwards.
+
+    On the policy (one update per rollout) a completion with an advantage has one forward that scores, credits and learns,
+    and one without it a forward that only scores. Otherwise all are scored first. A KL term gives every completion a
+    gradient and a forward of the reference. The backward computes the logits once more
+    (oar/method/forward/projection.py), and with checkpointing the blocks. Source of the factor: Kaplan et al. 2020,
+    section 2.1.
+    """
+    completion = forward(assume.prompt_tokens + assume.completion_tokens, assume.completion_tokens)
+    learning = completion * 3 + Work(read=completion.read) + completion.blocks(cfg.learner.activation_checkpointing)
+    kl = cfg.learner.kl_coef > 0
+    share = 1.0 if kl else assume.contributing_share
+    scored = 1.0 - share if cfg.learner.updates_per_rollout == 1 else 1.0
+    return (learning * share + completion * (scored + kl)) * cfg.learner.batch_size
+
+
+def importance_work(estimator: ImportanceEstimator, lengths: Lengths, learner: LearnerConfig) -> Work:
     """What `estimator` computes for one completion that has an advantage, beyond the update's own forward, which it shares.
 
     Probe `as_mean`. Counterfactuals meet every clean key, before or after them (a mask hides the rest). Left out: padding,
@@ -96,11 +110,10 @@ def importance_work(
     the completion's own (lt_logits with a conclude text of its own). An estimator of somebody else's says it itself
     (`SaysItsWork`), or counts as nothing.
     """
+    checkpointing, half = learner.activation_checkpointing, learner.compute_dtype == "bfloat16"
     match estimator:
-        case _ if isinstance(estimator, FREE):
-            return Work()
         case ShuffledImportance(of=of) | InvertedImportance(of=of):
-            return importance_work(of, lengths, checkpointing=checkpointing, half_precision=half_precision)
+            return importance_work(of, lengths, learner)
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
         case GradientImportance(noise_draws=draws):
@@ -108,8 +121,8 @@ def importance_work(
             # beside the clean one, once more, whose attention is in the backward as well.
             tokens = lengths.reasoning + lengths.tail
             noisy = Work(tokens, tokens * lengths.shown, lengths.answer)
-            run = noisy * 2 if half_precision else noisy
-            back = to_inputs(noisy) + Work(pairs=2 * noisy.pairs * half_precision)
+            run = noisy * 2 if half else noisy
+            back = to_inputs(noisy) + Work(pairs=2 * noisy.pairs if half else 0)
             return (run + back + run.blocks(checkpointing)) * draws
         case PerturbationImportance(budget=None):
             return _counterfactuals(estimator, lengths, lengths.reasoning)

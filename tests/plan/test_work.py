@@ -1,0 +1,224 @@
+"""Parameters, bytes and operations: against torch and transformers, against what the code does, against hand-computed numbers."""
+
+import csv
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
+
+from oar.config import build
+from oar.method.forward.logprobs import run_forward
+from oar.method.forward.packing import Packing
+from oar.method.importance import (
+    EntropyImportance,
+    GradientImportance,
+    GradientNormImportance,
+    InvertedImportance,
+    PerturbationImportance,
+    ShuffledImportance,
+)
+from oar.method.importance import gradient as gradient_module
+from oar.method.importance import perturbation as perturbation_module
+from oar.method.probes import AnswerMeanProbe
+from oar.plan import Architecture, Work, importance_work, plan_run
+from oar.plan.work import Lengths, forward, is_known, recomputed, to_inputs, update_work
+from tests.models import credit_inputs, random_batch, tiny_model
+from tests.plan.plans import GRPO, ROOT, SMALL, composed, random_model
+
+LENGTHS = Lengths(5, 10, 2, 3)  # a tail of 4 positions, 19 are shown
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("qwen2_5_7b", 7.62), ("qwen2_5_math_7b", 7.62), ("qwen2_5_1_5b", 1.54)]
+)
+def test_parameters_are_those_of_the_real_architecture(name, billions):
+    """transformers builds the model without memory for it; the published counts are those of the model cards."""
+    sizes = Architecture(**composed()[2].architectures[name])
+    with torch.device("meta"):
+        model = random_model(sizes)
+    assert Architecture.from_config(model.config.to_dict(), "config.json") == sizes
+    assert sizes.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert round(sizes.parameters / 1e9, 2) == billions
+
+
+def test_bytes_of_a_token_are_those_of_a_real_cache():
+    model = random_model(SMALL)
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=torch.zeros(3, 20, dtype=torch.long), past_key_values=cache)
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert SMALL.kv_bytes(4) == held / (3 * 20)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
+@pytest.mark.parametrize("intermediate", [64, 160])
+def test_activations_are_what_autograd_saves(dtype, size, intermediate):
+    """Of one block: two models of one block more and less, and every storage saved by the learner's own forward, once."""
+    sizes = replace(SMALL, intermediate=intermediate)
+
+    def saved(layers):
+        model = random_model(replace(sizes, layers=layers)).to(dtype)
+        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        storages = {}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                storages[storage.data_ptr()] = storage
+            return tensor
+
+        embeddings = model.get_input_embeddings()(torch.zeros(96, dtype=torch.long))
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            found = run_forward(model, embeddings, Packing.of([96], embeddings.device))
+        return sum(storage.nbytes() for storage in storages.values()), found.layers[0]
+
+    (three, layer), (two, _) = saved(3), saved(2)
+    assert (three - two) / 96 == sizes.layer_activation_bytes(size)
+    assert sizes.recorded_bytes(size) == (layer.query.nbytes + layer.key.nbytes + layer.value.nbytes) / 96
+
+
+def test_operations_are_those_that_torch_counts():
+    """Unfused attention computes all pairs, the upper half included, so that torch's counter sees every product."""
+    model, length = random_model(SMALL), 32
+    model.set_attn_implementation("eager")
+    ids = torch.zeros(1, length, dtype=torch.long)
+    embeddings = model.get_input_embeddings()(ids).detach().requires_grad_()
+    forward_only = Work(length, length**2, length)
+
+    def counted(run):
+        with FlopCounterMode(display=False) as counter:
+            run()
+        return counter.get_total_flops()
+
+    def forward_and_backward():
+        model(inputs_embeds=embeddings).logits.sum().backward()
+
+    model.requires_grad_(False)
+    assert counted(lambda: model(input_ids=ids)) == forward_only.flops(SMALL)
+    assert counted(forward_and_backward) == (forward_only + to_inputs(forward_only)).flops(SMALL)  # no weight asks
+    model.requires_grad_(True)
+    assert counted(forward_and_backward) == (forward_only * 3).flops(SMALL)
+
+
+def test_operations_of_an_update_by_hand():
+    cfg, assume, _ = composed("learner.batch_size=16", "learner.num_generations=2")
+    assume.prompt_tokens, assume.completion_tokens, assume.contributing_share = 4, 6, 0.5
+    once = forward(10, 6)
+    assert once == Work(10, 55, 6)  # 10 tokens: 1 + 2 + ... + 10 pairs
+    once_more = Work(read=6)  # the backward computes the logits again
+    assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 8
+    cfg.learner.updates_per_rollout = 2  # all are scored first
+    assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 16
+    cfg.learner.kl_coef = 0.1  # all have a gradient, and the reference runs
+    assert update_work(cfg, assume) == (once * 3 + once_more) * 16 + once * 32
+    cfg.learner.activation_checkpointing = True  # blocks once more as well
+    assert update_work(cfg, assume) == (once * 4) * 16 + once * 32
+
+
+@cache
+def default_learner():
+    return composed()[0].learner
+
+
+def work(estimator, lengths=LENGTHS, *, checkpointing=False, dtype="float32"):
+    learner = replace(default_learner(), activation_checkpointing=checkpointing, compute_dtype=dtype)
+    return importance_work(estimator, lengths, learner)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        PerturbationImportance(),
+        PerturbationImportance(window=0),
+        PerturbationImportance(window=3),
+        PerturbationImportance(window=0, routes=2),
+        PerturbationImportance(window=2, routes=50),
+        GradientImportance(noise_draws=3),
+    ],
+    ids=str,
+)
+def test_tokens_run_again_are_those_the_estimator_runs(estimator, monkeypatch):
+    """Completions one by one, and every position that is really recomputed is counted."""
+    ran = []
+    for module in (perturbation_module, gradient_module):
+        real = module.recompute
+
+        def counting(model, keys, job, real=real):
+            ran.append(int(job.valid.sum()))
+            return real(model, keys, job)
+
+        monkeypatch.setattr(module, "recompute", counting)
+    batch = random_batch(3, rows=5)
+    # Beside the counted forwards OAR-G's backward counts as one; in half precision there are two forwards and it.
+    passes = {"float32": 2, "bfloat16": 1.5} if isinstance(estimator, GradientImportance) else {"float32": 1}
+    for dtype, factor in passes.items():
+        inputs = credit_inputs(batch, AnswerMeanProbe(), model=tiny_model().to(getattr(torch, dtype)))
+        for row in range(len(batch)):
+            ran.clear()
+            estimator(inputs.rows(torch.tensor([row])))
+            masks = batch.reasoning_mask, batch.marker_mask, batch.answer_mask
+            lengths = Lengths(int(batch.prompt_lengths[row]), *(int(mask[row].sum()) for mask in masks))
+            assert work(estimator, lengths, dtype=dtype).tokens == pytest.approx(factor * sum(ran))
+
+
+PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
+
+
+@pytest.mark.parametrize(
+    ("estimator", "settings", "expected"),
+    [
+        (EntropyImportance(), {}, Work()),
+        (PerturbationImportance(), {}, Work(55 + 40, 95 * 19, 30)),
+        (InvertedImportance(PerturbationImportance()), {}, Work(95, 95 * 19, 30)),
+        # Two positions for nine of the tokens, one for the last: 19, and a tail each; half of 190 + 190 pairs for the routes.
+        (PerturbationImportance(window=0, routes=1), {}, Work(59, 59 * 19 + 190, 30)),
+        (PerturbationImportance(budget=4), {}, Work(19 + 38, 380 + 38 * 19, 3 + 12)),
+        (GradientNormImportance(), {}, Work(19, 2 * 190, 3)),
+        (GradientNormImportance(), {"checkpointing": True}, Work(38, 3 * 190, 3)),
+        (GradientImportance(), {}, Work(28, 3 * PAIRS, 6)),
+        (GradientImportance(), {"checkpointing": True}, Work(42, 4 * PAIRS, 6)),
+        # Beside the clean one, once more: whose logits and blocks have no backward, but whose attention is in that of both.
+        (GradientImportance(), {"dtype": "bfloat16"}, Work(42, 6 * PAIRS, 9)),
+        (GradientImportance(), {"dtype": "bfloat16", "checkpointing": True}, Work(70, 8 * PAIRS, 9)),
+    ],
+)
+def test_work_of_signals_by_hand(estimator, settings, expected):
+    assert work(estimator, **settings) == expected
+
+
+def test_a_window_beyond_the_reasoning_is_no_window():
+    assert (
+        recomputed(PerturbationImportance(window=99), LENGTHS) == recomputed(PerturbationImportance(), LENGTHS) == 9.5
+    )
+
+
+def test_an_estimator_of_somebody_else_says_what_it_costs_or_counts_as_nothing():
+    class Mine:
+        def __call__(self, inputs):
+            return inputs.batch.reasoning_mask.float()
+
+    class Costly(Mine):
+        def work(self, lengths):
+            return Work(tokens=2 * lengths.shown)
+
+    assert work(Mine()) == Work()
+    assert work(Costly()) == work(ShuffledImportance(Costly())) == Work(tokens=38)
+    assert [is_known(one) for one in (Mine(), Costly(), ShuffledImportance(Mine()))] == [False, True, False]
+
+
+def test_steps_cost_what_was_measured():
+    """The embedded assumptions come from GRPO's seconds alone; what other methods cost beside it is foretold by the plan."""
+    with (ROOT / "results" / "bench_importance" / "bench_importance.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["part"] == "steps" and row["metric"] == "step_ratio"]
+    measured = {row["method"]: float(row["value"]) for row in rows}
+    in_bench = {"oar_p_window": "window8", "oar_p_routes": "routes4"}
+    names = ("oar_g", "oar_gn", "oar_p", *in_bench)
+    estimators = {name: build("it", composed(f"method={name}")[0].method.estimator) for name in names}
+    cfg, assume, _ = composed()
+    sizes = Architecture(3, 128, 4, 2, 256, 113, False, 1024)
+    methods = plan_run(cfg, sizes, assume, {**estimators, "grpo": GRPO}, {}).methods
+    for name in names:
+        assert methods[name]["step_of_grpo"] == pytest.approx(measured[in_bench.get(name, name)], rel=0.25)
