@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from oar.config import TrainConfig
 from oar.method.forward.projection import GPU_BLOCK, KEPT
 from oar.method.importance import (
+    CreditSignal,
     GradientImportance,
-    ImportanceEstimator,
     InvertedImportance,
     PerturbationImportance,
     ShuffledImportance,
@@ -45,7 +45,7 @@ def largest_micro_batch(cfg: TrainConfig, assume: Assumptions) -> int:
     return max(cfg.learner.micro_batch_tokens, assume.longest_prompt + cfg.rollout.max_new_tokens)
 
 
-def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: ImportanceEstimator) -> Memory:
+def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: CreditSignal) -> Memory:
     """The largest micro-batch is planned for.
 
     Parameters, gradients and the two moments of AdamW are float32, 16 bytes a parameter, in equal parts on the ranks (ZeRO,
@@ -84,7 +84,7 @@ def _activations(model: Architecture, size: int, tokens: int, checkpointing: boo
     return tokens * (block + model.layers * (model.hidden * size + model.recorded_bytes(size)))
 
 
-def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: ImportanceEstimator) -> float:
+def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: CreditSignal) -> float:
     """Bytes a credit signal holds at most beside the update's own forward.
 
     Counterfactuals and OAR-G go through as many completions at a time as have `max_tokens_per_forward`, or through one, and

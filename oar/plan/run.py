@@ -1,12 +1,12 @@
 """The plan of one run: batches, tokens, memory, hours, and a refusal of what cannot fit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig
 from oar.config.checks import require
-from oar.method.importance import ImportanceEstimator
+from oar.method.importance import CreditSignal, gives
 from oar.plan.assumptions import Assumptions
 from oar.plan.memory import FLOAT32, GIB, NUMBER_BYTES, Memory, memory_of
 from oar.plan.model import Architecture
@@ -42,7 +42,7 @@ def plan_run(
     cfg: TrainConfig,
     model: Architecture,
     assume: Assumptions,
-    estimators: Mapping[str, ImportanceEstimator],
+    estimators: Mapping[str, CreditSignal],
     problems: Mapping[str, int],
 ) -> Plan:
     """What a run of `cfg` needs and costs, also with the methods of `estimators` (the run's own among them).
@@ -139,10 +139,12 @@ def _batches(cfg: TrainConfig, assume: Assumptions) -> Table:
 
 
 def step_costs(
-    cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: ImportanceEstimator, evaluation_hours: float
+    cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: CreditSignal, evaluation_hours: float
 ) -> dict[str, float]:
     """A line of `Plan.methods`; `evaluation_hours` are part of the run's."""
     learner, marker, answer = cfg.learner, assume.marker_tokens, assume.answer_tokens
+    if gives(estimator) == "advantages":  # groups without a difference in reward learn as well
+        assume = replace(assume, contributing_share=1.0)
     # Of a completion of mean length, what is not marker, answer or EOS is reasoning.
     lengths = Lengths(assume.prompt_tokens, assume.completion_tokens - marker - answer - 1, marker, answer)
     signal = importance_work(estimator, lengths, learner)

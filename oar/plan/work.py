@@ -5,12 +5,16 @@ from typing import Protocol, runtime_checkable
 
 from oar.config import LearnerConfig, TrainConfig
 from oar.method.importance import (
+    CounterfactualDrop,
+    CreditSignal,
+    GradientDrop,
     GradientImportance,
     GradientNormImportance,
-    ImportanceEstimator,
     InvertedImportance,
     PerturbationImportance,
     ShuffledImportance,
+    SignedAdvantages,
+    SignMatchedImportance,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
@@ -102,7 +106,7 @@ def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
     return (learning * share + completion * (scored + kl)) * cfg.learner.batch_size
 
 
-def importance_work(estimator: ImportanceEstimator, lengths: Lengths, learner: LearnerConfig) -> Work:
+def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerConfig) -> Work:
     """What `estimator` computes for one completion that has an advantage, beyond the update's own forward, which it shares.
 
     Probe `as_mean`. Counterfactuals meet every clean key, before or after them (a mask hides the rest). Left out: padding,
@@ -112,8 +116,17 @@ def importance_work(estimator: ImportanceEstimator, lengths: Lengths, learner: L
     """
     checkpointing, half = learner.activation_checkpointing, learner.compute_dtype == "bfloat16"
     match estimator:
-        case ShuffledImportance(of=of) | InvertedImportance(of=of):
+        case (
+            ShuffledImportance(of=of)
+            | InvertedImportance(of=of)
+            | SignMatchedImportance(of=of)
+            | SignedAdvantages(of=of)
+        ):
             return importance_work(of, lengths, learner)
+        case CounterfactualDrop(of=of):  # the right answer has a clean forward of its own
+            return forward(lengths.shown, lengths.answer) + importance_work(of, lengths, learner)
+        case GradientDrop():
+            return forward(lengths.shown, lengths.answer) + _gradient_norm(lengths, checkpointing)
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
         case GradientImportance(noise_draws=draws):
@@ -132,7 +145,7 @@ def importance_work(estimator: ImportanceEstimator, lengths: Lengths, learner: L
     return estimator.work(lengths) if isinstance(estimator, SaysItsWork) else Work()
 
 
-def is_known(estimator: ImportanceEstimator) -> bool:
+def is_known(estimator: CreditSignal) -> bool:
     """Whether a plan counts what it computes; one of somebody else's that says nothing counts as nothing."""
     if isinstance(estimator, ShuffledImportance | InvertedImportance):
         return is_known(estimator.of)

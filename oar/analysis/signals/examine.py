@@ -69,7 +69,7 @@ def examine(
         _seeds(settings.seed, range(len(batch))),
         graded.marks,
         # Methods with a sign ask which way it points: a right completion is to be drawn more often, a wrong one less.
-        torch.where(graded.rewards > 0, 1.0, -1.0),
+        torch.where(graded.correct, 1.0, -1.0),
     )
     return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch))
 
