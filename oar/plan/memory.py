@@ -5,16 +5,22 @@ from dataclasses import dataclass
 from oar.config import TrainConfig
 from oar.method.forward.projection import GPU_BLOCK, KEPT
 from oar.method.importance import (
+    CounterfactualDrop,
     CreditSignal,
+    GradientDrop,
     GradientImportance,
     InvertedImportance,
     PerturbationImportance,
     ShuffledImportance,
+    SignedAdvantages,
+    SignMatchedImportance,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
 from oar.plan.work import Lengths, recomputed
 
+# Made from another signal, at its price.
+_OF_ANOTHER = ShuffledImportance | InvertedImportance | SignMatchedImportance | SignedAdvantages | CounterfactualDrop
 GIB = 2**30
 FLOAT32 = 4
 NUMBER_BYTES = {"float32": FLOAT32, "bfloat16": 2}
@@ -51,18 +57,21 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
     Parameters, gradients and the two moments of AdamW are float32, 16 bytes a parameter, in equal parts on the ranks (ZeRO,
     Rajbhandari et al. 2020, 1910.02054, section 3.1). Where they are sharded or cast (oar/learner/sharding.py), a rank also
     has all weights in `learner.compute_dtype` for a whole step, and the gradients of embeddings and head, the largest group,
-    once in that and once in float32 while they are summed.
+    once in that and once in float32 while they are summed. With an adapter (LoRA) it alone has gradients and moments.
     """
     size, ranks, n = NUMBER_BYTES[cfg.learner.compute_dtype], cfg.learner.ranks, model.parameters
+    lora = cfg.model.lora
+    adapter = 0 if lora is None else model.adapter_parameters(lora.r, lora.targets)
+    trained, largest = (n, model.embedding_parameters) if lora is None else (adapter, adapter / model.layers)
     tokens = largest_micro_batch(cfg, assume)
     logits = tokens * model.vocabulary
-    part, overhead = FLOAT32 * n / ranks, assume.overhead_gib * GIB
-    learner = {"weights": part, "gradients": part, "optimizer": 2 * part}
+    part, overhead = FLOAT32 * trained / ranks, assume.overhead_gib * GIB
+    learner = {"weights": FLOAT32 * (n + adapter) / ranks, "gradients": part, "optimizer": 2 * part}
     if cfg.learner.kl_coef > 0:
         learner["reference"] = size * n
     if ranks > 1 or size != FLOAT32:
-        learner["gathered_weights"] = size * n
-        learner["summed_gradients"] = (size + FLOAT32) * model.embedding_parameters
+        learner["gathered_weights"] = size * (n + adapter)
+        learner["summed_gradients"] = (size + FLOAT32) * largest
     learner["activations"] = _activations(model, size, tokens, cfg.learner.activation_checkpointing)
     # Of logits (oar/method/forward/projection.py): a block as computed and twice in float32, and those that stay.
     learner["logits"] = (size + 2 * FLOAT32) * min(logits, GPU_BLOCK) + FLOAT32 * min(logits, KEPT)
@@ -93,8 +102,11 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
     does at a time, and all save their input. In half precision two such forwards run side by side in float32
     (oar/method/importance/in_pairs.py).
     """
-    if isinstance(estimator, ShuffledImportance | InvertedImportance):
+    if isinstance(estimator, _OF_ANOTHER):
         return _signal(cfg, model, assume, estimator.of)
+    if isinstance(estimator, GradientDrop):  # the right answer has a forward of its own, with its graph
+        size, tokens = NUMBER_BYTES[cfg.learner.compute_dtype], estimator.max_tokens_per_forward
+        return _activations(model, size, tokens, cfg.learner.activation_checkpointing)
     if not isinstance(estimator, GradientImportance | PerturbationImportance):
         return 0.0
     size, longest = NUMBER_BYTES[cfg.learner.compute_dtype], cfg.rollout.max_new_tokens

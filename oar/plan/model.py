@@ -1,6 +1,6 @@
 """What a Qwen2 model of given sizes holds and computes: parameters, bytes per token, floating-point operations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -65,9 +65,28 @@ class Architecture:
         return self.kv_heads * self.hidden // self.heads
 
     @property
+    def layer_shapes(self) -> dict[str, tuple[int, int]]:
+        """The matrices of a block by transformers' names: the widths that they map from and to."""
+        hidden, kv, wide = self.hidden, self.kv_width, self.intermediate
+        attention = {
+            "q_proj": (hidden, hidden),
+            "k_proj": (hidden, kv),
+            "v_proj": (hidden, kv),
+            "o_proj": (hidden, hidden),
+        }
+        return attention | {"gate_proj": (hidden, wide), "up_proj": (hidden, wide), "down_proj": (wide, hidden)}
+
+    @property
     def layer_matrices(self) -> int:
-        """Parameters of a block that are multiplied with each token: q and o, k and v, gate, up and down."""
-        return 2 * self.hidden**2 + 2 * self.hidden * self.kv_width + 3 * self.hidden * self.intermediate
+        """Parameters of a block that are multiplied with each token."""
+        return sum(given * made for given, made in self.layer_shapes.values())
+
+    def adapter_parameters(self, rank: int, targets: Sequence[str]) -> int:
+        """Of the two low-rank matrices beside each layer of that name. Raises ConfigError for a name that no layer has."""
+        shapes = self.layer_shapes
+        if unknown := [target for target in targets if target not in shapes]:
+            raise ConfigError(f"model.lora.targets must name some of {', '.join(shapes)}, but names {unknown[0]!r}.")
+        return self.layers * rank * sum(sum(shapes[target]) for target in targets)
 
     @property
     def embedding_parameters(self) -> int:

@@ -7,6 +7,7 @@ import torch
 
 from experiments.shared.peak_memory import peak_memory
 from oar.common.errors import ConfigError
+from oar.config import LoraConfig
 from oar.learner.sharding import recomputed_layers
 from oar.method.importance import (
     GradientImportance,
@@ -37,6 +38,15 @@ def test_memory_by_hand():
     cfg.learner.micro_batch_tokens = 1  # one completion at least
     assert of_learner()["logits"] == (12 + 4) * (assume.longest_prompt + 96) * 96
     cfg.learner.micro_batch_tokens = 2048
+
+    cfg.model.lora = LoraConfig(r=4, alpha=8, targets=["q_proj", "k_proj", "down_proj"])
+    adapted, adapter = of_learner(), 2 * 4 * ((64 + 64) + (64 + 32) + (160 + 64))
+    assert adapted["weights"] == 4 * (n + adapter)
+    assert adapted["gradients"] + adapted["optimizer"] == 12 * adapter
+    cfg.model.lora.targets = ["q_proj", "lm_head"]
+    with pytest.raises(ConfigError, match="'lm_head'"):
+        of_learner()
+    cfg.model.lora = None
 
     assume.devices = cfg.learner.ranks = 4
     cfg.learner.compute_dtype, cfg.learner.activation_checkpointing = "bfloat16", True
