@@ -26,7 +26,7 @@ from oar.common.errors import ConfigError
 from oar.common.provenance import code_hash, collect_provenance, git_state, gpu_name
 from oar.config.checks import one_of, require
 
-RESULTS = ROOT / "results" / "gpu"
+RESULTS = ROOT / "results" / "gpu_check"
 OUTPUTS = ROOT / "outputs" / "gpu-check"
 LOGS = "logs"
 PATIENCE_S = 1200.0  # of a part without a GPU: only what hangs is stopped
@@ -35,7 +35,7 @@ PATIENCE_S = 1200.0  # of a part without a GPU: only what hangs is stopped
 def main(arguments: Sequence[str]) -> int:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="python -m experiments.gpu_check", description="What a first GPU can tell.")
-    parser.add_argument("--out", metavar="DIR", help="default: results/gpu; without a GPU outputs/gpu-check")
+    parser.add_argument("--out", metavar="DIR", help="default: results/gpu_check; without a GPU outputs/gpu_check")
     parser.add_argument("--only", metavar="PART,PART", help="these parts; the other lines of DIR stay as they are")
     parser.add_argument("--list", action="store_true", help="print which parts there are")
     asked = parser.parse_args(arguments)
@@ -72,14 +72,14 @@ def chosen(only: str | None) -> list[Part]:
 
 
 def out_folder(out: str | None, full: bool) -> Path:
-    """Where the results go. Raises ConfigError for results/gpu without a GPU, and for a GPU that torch does not find."""
+    """Where the results go. Raises ConfigError for results/gpu_check without a GPU, and for a GPU that torch does not find."""
     if not full and (seen := gpu_name()):
         raise ConfigError(
             f"nvidia-smi sees a GPU ({seen}), but torch {torch.__version__} finds none: install a torch built for it, or "
             "look at CUDA_VISIBLE_DEVICES."
         )
     folder = Path(out).resolve() if out else RESULTS if full else OUTPUTS
-    elsewhere = "not in results/gpu without a GPU: what is measured on a CPU does not belong there"
+    elsewhere = "not in results/gpu_check without a GPU: what is measured on a CPU does not belong there"
     require(full or not folder.is_relative_to(RESULTS), "--out", elsewhere, str(folder))
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     writable = nearest.is_dir() and os.access(nearest, os.W_OK)

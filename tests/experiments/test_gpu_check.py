@@ -154,8 +154,8 @@ def test_parts_that_run_again_replace_their_own_lines(tmp_path: Path) -> None:
 @without_gpu
 def test_results_gpu_is_not_written_without_a_gpu(tmp_path: Path) -> None:
     before = sorted(RESULTS.rglob("*")) if RESULTS.exists() else None
-    for folder in (RESULTS, RESULTS / "here", ROOT / "results" / "table1" / ".." / "gpu"):
-        with pytest.raises(ConfigError, match="results/gpu"):
+    for folder in (RESULTS, RESULTS / "here", ROOT / "results" / "table1" / ".." / "gpu_check"):
+        with pytest.raises(ConfigError, match="results/gpu_check"):
             main(["--out", str(folder), "--only", "ipc"])
     assert RESULTS not in [out_folder(None, full=False), *out_folder(None, full=False).parents]
     assert (sorted(RESULTS.rglob("*")) if RESULTS.exists() else None) == before
