@@ -27,7 +27,7 @@ from oar.common.provenance import code_hash, collect_provenance, git_state, gpu_
 from oar.config.checks import one_of, require
 
 RESULTS = ROOT / "results" / "gpu_check"
-OUTPUTS = ROOT / "outputs" / "gpu-check"
+OUTPUTS = ROOT / "outputs" / "gpu_check"
 LOGS = "logs"
 PATIENCE_S = 1200.0  # of a part without a GPU: only what hangs is stopped
 

@@ -55,7 +55,8 @@ class GradientDrop:
         """(B, T) in nats."""
         inputs = _towards_gold(inputs)
         drop = torch.zeros(inputs.batch.reasoning_mask.shape, device=inputs.batch.input_ids.device)
-        pad = inputs.model.get_input_embeddings()(inputs.batch.input_ids.new_tensor(inputs.batch.pad_id)).detach()
+        pad_id = torch.full((1,), inputs.batch.pad_id, device=drop.device)
+        pad = inputs.model.get_input_embeddings()(pad_id).detach()
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=True):
             embeddings = clean.forward.embeddings
             (gradient,) = outcome_gradients(inputs, clean, [embeddings])
