@@ -28,7 +28,7 @@ from oar.config.checks import AtLeast
 from oar.launch.start_model import model_folder
 from oar.method.credit import checked
 from oar.method.forward.logprobs import score_completions
-from oar.method.importance import CreditInputs, ImportanceEstimator, PerturbationImportance
+from oar.method.importance import CreditInputs, CreditSignal, PerturbationImportance, gives
 from oar.model.load import load_policy, load_tokenizer
 from oar.statistics.attribution import recall_at_truth, spearman
 from oar.tasks.data.sources import load_benchmarks
@@ -48,7 +48,7 @@ class CheckSignalConfig(TrainConfig):
 def main(config: DictConfig) -> None:
     """Print a line for each part of the contract, then what the signal finds; exit code 1 where a part is broken."""
     cfg = validated(config, CheckSignalConfig)
-    estimator: ImportanceEstimator = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
+    estimator: CreditSignal = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
     torch.set_num_threads(cfg.learner.threads)
     subject = completions(cfg)
     table, broken = Table(box=None, show_header=False, pad_edge=False), []
@@ -79,8 +79,8 @@ def completions(cfg: CheckSignalConfig) -> Subject:
 
 
 def complaint(
-    holds: Callable[[ImportanceEstimator, CreditInputs], str | None],
-    estimator: ImportanceEstimator,
+    holds: Callable[[CreditSignal, CreditInputs], str | None],
+    estimator: CreditSignal,
     inputs: CreditInputs,
 ) -> str | None:
     """What is wrong, in a sentence; an error of the estimator's own is named with its place."""
@@ -93,11 +93,13 @@ def complaint(
         return f"raises {type(error).__name__} in {place.filename}:{place.lineno}: {error}"
 
 
-def gives_importance(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
+def gives_what_it_says(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
     """Shape, precision, sign, mask."""
     found = checked(estimator, inputs)
     if found.requires_grad:
-        return "the importance carries a graph: detach it, the weights are constants of the loss"
+        return f"the {gives(estimator)} carries a graph: detach it, what a signal gives is a constant of the loss"
+    if gives(estimator) != "importance":
+        return None
     values = found[inputs.batch.reasoning_mask]
     if not (torch.isfinite(values) & (values >= 0)).all():
         return f"the importance is between {float(values.min()):.3g} and {float(values.max()):.3g}: it must be finite, 0 or more"
@@ -106,27 +108,32 @@ def gives_importance(estimator: ImportanceEstimator, inputs: CreditInputs) -> st
     return None if (found != 0).any() else "the importance is 0 everywhere, as if nothing mattered"
 
 
-def is_seeded(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
+def is_seeded(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
     """Every random draw comes from a completion's own seed."""
     torch.manual_seed(1)
     first = estimator(inputs)
     torch.manual_seed(2)
-    return None if torch.equal(first, estimator(inputs)) else "two calls with the same seeds give different importance"
+    return (
+        None
+        if torch.equal(first, estimator(inputs))
+        else f"two calls with the same seeds give different {gives(estimator)}"
+    )
 
 
-def is_each_completions_own(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
+def is_each_completions_own(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
     """Neither the other completions of a micro-batch nor padding change it."""
-    together = estimator(inputs)
+    mask = inputs.batch.completion_mask
+    together = estimator(inputs) * mask
     for row in range(len(inputs.batch)):
-        alone = estimator(inputs.rows(torch.tensor([row])))[0]
+        alone = (estimator(inputs.rows(torch.tensor([row]))) * mask[row])[0]
         width, largest = len(alone), float(together[row].abs().max())
         off = float((together[row, :width] - alone).abs().max())
         if off > TOLERANCE * largest:
-            return f"completion {row} alone has an importance that is off by {off:.3g}, where its largest one is {largest:.3g}"
+            return f"completion {row} alone has {gives(estimator)} that differ by {off:.3g}, where the largest is {largest:.3g}"
     return None
 
 
-def leaves_the_policy_alone(estimator: ImportanceEstimator, inputs: CreditInputs) -> str | None:
+def leaves_the_policy_alone(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
     """In the update it is called between the forward and the backward pass: both must be as they would be without it."""
     model = inputs.model
 
@@ -148,19 +155,19 @@ def leaves_the_policy_alone(estimator: ImportanceEstimator, inputs: CreditInputs
 
 
 CONTRACT = {
-    "(B, T) in float32, finite, not negative, 0 outside the reasoning": gives_importance,
+    "(B, T) in float32 and finite, no importance or weight negative, no importance outside the reasoning": gives_what_it_says,
     "random draws come from the completions' seeds": is_seeded,
-    "a completion's importance depends on no other one and not on padding": is_each_completions_own,
+    "what a completion gets depends on no other one and not on padding": is_each_completions_own,
     "weights and gradient of the policy stay as they are": leaves_the_policy_alone,
 }
 
 
-def what_it_finds(estimator: ImportanceEstimator, subject: Subject) -> dict[str, float]:
+def what_it_finds(estimator: CreditSignal, subject: Subject) -> dict[str, float]:
     """Means over completions; seconds of the signal over those of the forward that scores."""
     inputs, masks = subject.inputs, subject.masks
     seconds, found = timed(lambda: estimator(inputs))
     forward, _ = timed(lambda: score_completions(inputs.model, inputs.batch, temperature=1.0).logprobs)
-    signal = by_completion(found, masks)
+    signal = by_completion(found.abs(), masks)  # of signed advantages how much a token counts, not which way
     exact = by_completion(PerturbationImportance()(inputs), masks)
     return {
         "rank_agreement_with_oar_p": mean(spearman(one, other) for one, other in zip(signal, exact, strict=True)),

@@ -68,7 +68,7 @@ BROKEN: dict[str, tuple[Signal, str]] = {
     "mask": (lambda given: given.scores.entropy + 1.0, "not 0 outside the reasoning mask"),
     "nothing": (lambda given: entropy(given) * 0, "0 everywhere"),
     "seeds": (lambda given: torch.rand(given.batch.reasoning_mask.shape) * given.batch.reasoning_mask, "same seeds"),
-    "others": (lambda given: entropy(given) / entropy(given).sum(), r"completion 0 alone .* is off by \d"),
+    "others": (lambda given: entropy(given) / entropy(given).sum(), r"completion 0 alone .* differ by \d"),
     "weights": (trains_the_policy, "changes the policy's weights"),
     "gradient": (leaves_gradients, "changes the gradient of the policy"),
     "error": (lambda given: torch.zeros(given.batch.nothing), r"raises AttributeError in .*test_check_signal.py:\d+: "),
@@ -79,6 +79,27 @@ BROKEN: dict[str, tuple[Signal, str]] = {
 def test_what_is_broken_is_named(what: str) -> None:
     signal, problem = BROKEN[what]
     assert any(re.search(problem, found) for found in broken_parts(signal)), broken_parts(signal)
+
+
+class Weights:
+    """Of every token, the answer's included; 0.5 where nothing is known."""
+
+    gives = "weights"
+
+    def __init__(self, low: float = 0.5) -> None:
+        self.low = low
+
+    def __call__(self, inputs: CreditInputs) -> Tensor:
+        return self.low + inputs.scores.entropy
+
+
+def test_weights_and_advantages_are_asked_for_what_they_are() -> None:
+    assert broken_parts(Weights()) == []
+    (problem,) = broken_parts(Weights(low=-9.0))[:1]
+    assert "weights not negative" in problem
+    signed = Weights(low=-9.0)
+    signed.gives = "advantages"
+    assert broken_parts(signed) == []
 
 
 @pytest.fixture
