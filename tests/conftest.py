@@ -41,12 +41,12 @@ SECRETS = {
 }
 # What stands in a file whose tests use an engine of a whole session.
 ENGINES = {"base engine": r"\b(base_engine|finished_run): ", "tiny engine": r"\bengine: VllmEngine"}
-FAKE_SERVERS = Path(__file__).parent / "rollout"
+FAKE_SERVERS = "tests.rollout"  # modules: what they import of this repository is not installed
 
 
 def start_fake_engine(log_path: Path, *arguments: str, server: str = "fake_engine") -> tuple[ChildProcess, str]:
     """A fake server (`tests/rollout/fake_*.py`) on a free port, and its URL; the caller stops it."""
-    process = ChildProcess([sys.executable, str(FAKE_SERVERS / f"{server}.py"), *arguments], log_path=log_path)
+    process = ChildProcess([sys.executable, "-m", f"{FAKE_SERVERS}.{server}", *arguments], log_path=log_path)
     wait_until(lambda: "listening on" in process.tail() or process.poll() is not None, "the fake engine does not start")
     assert process.poll() is None, process.tail()
     return process, f"http://127.0.0.1:{process.tail().split()[-1]}"

@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from rich.progress import Progress
 from torch import Tensor
 
@@ -220,6 +222,11 @@ def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
 def kept_importance(subject: Subject, signal: TrainConfig, settings: TrainConfig, folder: Path) -> Tensor:
     """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
     made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(settings.probe)}
-    file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".pt")
-    device = subject.masks.device
-    return kept(file, lambda: signal_importance(subject, signal), torch.save, partial(torch.load, map_location=device))
+    file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".npy")
+
+    def write(importance: NDArray[Any], to: Path) -> None:
+        with to.open("wb") as opened:  # numpy gives a path another ending
+            np.save(opened, importance)
+
+    found = kept(file, lambda: signal_importance(subject, signal).cpu().numpy(), write, np.load)
+    return torch.from_numpy(found).to(subject.masks.device)

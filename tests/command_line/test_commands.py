@@ -15,11 +15,12 @@ from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from oar.analysis.claims.claims import load_claims
 from oar.analysis.claims.ledger import ledger
 from oar.command_line.overrides import CONF
-from oar.config import validated
+from oar.config import TrainConfig, validated
 from tests.config.test_config import composed
 from tests.own_signal import write_own_signal
 from tests.programs import SHELL
@@ -112,7 +113,11 @@ def parse(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> N
 def validate(name: str, module: ModuleType, overrides: list[str], folder: Path) -> None:
     config = composed(*overrides, name=name)
     if name == "plan":
-        module.settings_of(config)
+        own = list(module.PlanConfig.__dataclass_fields__)
+        validated(OmegaConf.masked_copy(config, own), module.PlanConfig)
+        run = OmegaConf.masked_copy(config, [key for key in config if key not in own])
+        run.model.path = run.model.path or "a folder"
+        validated(run, TrainConfig)
         return
     if name == "inspect_credit":  # reads a run at once
         (folder / config.run).mkdir(parents=True)

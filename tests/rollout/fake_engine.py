@@ -1,4 +1,4 @@
-"""A stand-in for a vLLM server that can misbehave: `python tests/rollout/fake_engine.py --port P --fault FAULT`."""
+"""A stand-in for a vLLM server that can misbehave: `python -m tests.rollout.fake_engine --port P --fault FAULT`."""
 
 import argparse
 import json

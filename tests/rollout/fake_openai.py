@@ -1,4 +1,4 @@
-"""A plain OpenAI-compatible server that can misbehave: `python tests/rollout/fake_openai.py --fault FAULT`.
+"""A plain OpenAI-compatible server that can misbehave: `python -m tests.rollout.fake_openai --fault FAULT`.
 
 It knows texts alone: any other route than /v1/models and /v1/completions is a 404, and every key but OpenAI's own is a 400.
 What it answers follows from prompt and seed.

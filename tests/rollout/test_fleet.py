@@ -25,6 +25,8 @@ from tests.conftest import FAKE_SERVERS, TOKEN
 
 LISTS = "[http://127.0.0.1:8001,http://127.0.0.1:8002]"
 
+FAKE_ENGINE = f"{FAKE_SERVERS}.fake_engine"
+
 
 @dataclass(frozen=True, slots=True)
 class FakeOptions(EngineOptions):
@@ -35,7 +37,7 @@ class FakeOptions(EngineOptions):
 
     def command(self, port: int) -> list[str]:
         time.sleep(self.delay_s)
-        return [sys.executable, str(FAKE_SERVERS / "fake_engine.py"), "--asks", "--port", str(port), *self.arguments]
+        return [sys.executable, "-m", FAKE_ENGINE, "--asks", "--port", str(port), *self.arguments]
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def options(tiny_model_dir: Path, tmp_path: Path) -> Callable[..., FakeOptions]:
 
 def servers_left(log_folder: Path) -> int:
     found = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
-    return sum(str(FAKE_SERVERS / "fake_engine.py") in line and str(log_folder) in line for line in found)
+    return sum(FAKE_ENGINE in line and str(log_folder) in line for line in found)
 
 
 def test_a_fleet_runs_and_ends_as_one(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
