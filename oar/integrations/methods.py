@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from oar.common.errors import ConfigError
 from oar.config import GatingConfig, build
 from oar.config.build import TARGET
 from oar.config.checks import one_of
 from oar.method.importance import (
+    CreditSignal,
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
@@ -16,6 +18,7 @@ from oar.method.importance import (
     RandomImportance,
     ShuffledImportance,
     UniformImportance,
+    gives,
 )
 
 # Whether tokens below the threshold are suppressed, and those at or above it boosted (docs/METHOD.md §5).
@@ -28,7 +31,7 @@ _GATINGS = {
 }
 
 
-def estimator_named(method: str, counterfactual: str) -> ImportanceEstimator:
+def estimator_named(method: str, counterfactual: str) -> CreditSignal:
     """The estimator of conf/method/<method>.yaml; `counterfactual` is what OAR-P and what is made from it put in a token's place.
 
     A name with a dot is a class of yours, `mypkg.Mine`, which is made without arguments (docs/OWN_SIGNAL.md). Those that need
@@ -36,7 +39,12 @@ def estimator_named(method: str, counterfactual: str) -> ImportanceEstimator:
     trainer's. Raises ConfigError for any other name.
     """
     if "." in method:
-        own: ImportanceEstimator = build("method", {TARGET: method}, [method.rpartition(".")[0]])
+        own: CreditSignal = build("method", {TARGET: method}, [method.rpartition(".")[0]])
+        if gives(own) == "advantages":
+            raise ConfigError(
+                f"method must give importance or weights, but {method} gives signed token advantages, whose groups without a "
+                "difference in reward this adapter does not have: train it with this repository's own learner."
+            )
         return own
     oar_p = PerturbationImportance(counterfactual)
     estimators: dict[str, ImportanceEstimator] = {

@@ -25,11 +25,12 @@ from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate, weight_metrics
 from oar.method.importance import (
+    CreditSignal,
     GradientImportance,
-    ImportanceEstimator,
     PositionImportance,
     RandomImportance,
     UniformImportance,
+    gives,
 )
 from oar.method.probes import make_probe
 from oar.tasks.task import Task
@@ -106,7 +107,7 @@ class OARGRPOConfig(GRPOConfig):
         ProbeConfig(self.probe, self.probe_warmup_steps, self.probe_conclude)
         super().__post_init__()
 
-    def make_estimator(self) -> ImportanceEstimator:
+    def make_estimator(self) -> CreditSignal:
         """What `method` and `counterfactual` name."""
         return estimator_named(self.method, self.counterfactual)
 
@@ -176,7 +177,7 @@ class OARGRPOTrainer(GRPOTrainer):
         )
 
     def token_weights(self, batch: CompletionBatch, advantages: Tensor, output: Mapping[str, Any]) -> Tensor:
-        """(B, T), as the learner's: 1 but for completions that have an answer and an advantage (B,) other than 0."""
+        """(B, T), as the learner's: 1 where the advantage (B,) is 0, and where a gate would need the answer that is not there."""
         step, cfg = self.batches_drawn, self.args
         conclude = self.task.encode_marker(cfg.probe_conclude)
         credit = CreditAssigner(
@@ -186,7 +187,8 @@ class OARGRPOTrainer(GRPOTrainer):
             cfg.times_surprisal,
         )
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
-        index = (batch.has_answer & (advantages != 0)).nonzero()[:, 0]
+        gated = gives(self.estimator) == "importance"
+        index = ((advantages != 0) & (batch.has_answer | (not gated))).nonzero()[:, 0]
         at_once = (
             cfg.per_device_train_batch_size * batch.input_ids.shape[1]
         )  # tokens of one of TRL's own padded forwards

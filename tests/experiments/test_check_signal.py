@@ -113,6 +113,10 @@ def test_the_class_of_the_page_keeps_the_contract_in_trl_too(own_files: Path, mo
     assert broken_parts(estimator_named("my_signal.EntropyChange", "pad")) == []
     with pytest.raises(ConfigError, match=r"my_signal\.EntropyChance, which is not there"):
         estimator_named("my_signal.EntropyChance", "pad")
+    assert estimator_named("tests.experiments.test_check_signal.Weights", "pad").gives == "weights"
+    monkeypatch.setattr(Weights, "gives", "advantages")
+    with pytest.raises(ConfigError, match="gives signed token advantages"):
+        estimator_named("tests.experiments.test_check_signal.Weights", "pad")
 
 
 def program(name: str, folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
