@@ -21,10 +21,15 @@ def check_reward(reward: Mapping[str, Any]) -> None:
 
 @dataclass
 class MethodConfig:
-    """Which signal says what a token is worth. `estimator` names its class: a new method is one file and one YAML."""
+    """Which signal says what a token is worth. `estimator` names its class: a new method is one file and one YAML.
+
+    `surrogate` and `auxiliary` name classes too, or are None: what changes the clipped objective, and what stands beside it.
+    """
 
     name: str
     estimator: Any
+    surrogate: Any
+    auxiliary: Any
     times_surprisal: bool
     preserve_mass: bool
     control: str

@@ -12,7 +12,7 @@ from oar.method.batch import CompletionBatch
 from oar.method.control import controlled
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import Gate
-from oar.method.importance.base import CreditInputs, CreditSignal, gives
+from oar.method.importance.base import CreditInputs, CreditSignal, gives, needs_batch
 from oar.method.probes import Probe
 
 
@@ -78,18 +78,28 @@ class CreditAssigner:
     ) -> Credit:
         """Of B completions: their `scores`, `advantages` (B,), a seed each, and ground truth (B, T) by name where there is any.
 
+        A signal that needs more than these (groups, the training step) is called by `assign`.
+        """
+        return self.assign(CreditInputs(model, batch, self.probe, scores, seeds, marks or {}, advantages))
+
+    def assign(self, inputs: CreditInputs) -> Credit:
+        """Of B completions, under the probe of `inputs`.
+
         Two kinds of completions keep weight 1: those without an answer span where there is a gate (the method's fallback to
         GRPO), and those of advantage 0, whose weights change nothing and so are not computed. Raises DataError naming the row
         where what the signal gives is NaN or infinite, or negative and no advantage.
         """
+        batch, advantages = inputs.batch, inputs.known_advantages()
         importance = torch.zeros(batch.completion_mask.shape, device=advantages.device)
         weights = torch.ones_like(importance)
-        inputs = CreditInputs(model, batch, self.probe, scores, seeds, marks or {}, advantages)
         if gives(self.signal) == "advantages":
             found = checked(self.signal, inputs)
-            return Credit(importance, weights, controlled(found, batch.completion_mask, self.control, seeds))
+            return Credit(importance, weights, controlled(found, batch.completion_mask, self.control, inputs.seeds))
         gated = gives(self.signal) == "importance"
-        index = ((advantages != 0) & (batch.has_answer | (not gated))).nonzero()[:, 0]
+        wanted = (advantages != 0) & (batch.has_answer | (not gated))
+        if not gated and needs_batch(self.signal):
+            wanted = torch.ones_like(wanted)  # it compares with completions of advantage 0 too
+        index = wanted.nonzero()[:, 0]
         if len(index):
             chosen = inputs.rows(index)
             found = checked(self.signal, chosen)

@@ -1,6 +1,6 @@
 """Estimators of token importance: one file each, one Protocol (`base.py`)."""
 
-from oar.method.importance.base import CreditInputs, CreditSignal, ImportanceEstimator, gives
+from oar.method.importance.base import CreditInputs, CreditSignal, ImportanceEstimator, gives, needs_batch
 from oar.method.importance.controls import (
     EntropyImportance,
     InvertedImportance,
@@ -33,4 +33,5 @@ __all__ = [
     "SignedAdvantages",
     "UniformImportance",
     "gives",
+    "needs_batch",
 ]
