@@ -229,18 +229,12 @@ def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
         ({"counterfactual": "blank"}, r"counterfactual\.name must be one of pad, .* but is 'blank'"),
         ({"use_liger_kernel": True}, "use_liger_kernel must be false"),
         ({"importance_sampling_level": "sequence"}, "importance_sampling_level must be 'token'"),
-        ({"fsdp": True}, "one process without DeepSpeed and FSDP"),
+        ({"fsdp": True}, "must run without DeepSpeed and FSDP"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         trainer(tmp_path, **settings)
-
-
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OARGRPOConfig, "world_size", property(lambda _: 2))
-    with pytest.raises(ConfigError, match="one process"):
-        trainer(tmp_path, num_generations=8)
 
 
 def test_other_arguments_and_others_tokens_are_refused(tmp_path: Path) -> None:

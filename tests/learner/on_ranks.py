@@ -60,6 +60,11 @@ RUNS = {
         f"model.lora={{r: 4, alpha: 8, targets: [{', '.join(ADAPTED)}]}}",
     ],
     "signed": ["method=oar_s_advantage"],  # groups without an advantage have a gradient too
+    "compared": [  # all are scored first; a loss beside the policy's
+        "allow_targets=[tests.learner.own_methods]",
+        "method.estimator={_target_: tests.learner.own_methods.AgainstTheGroup}",
+        "method.auxiliary={_target_: tests.learner.own_methods.Imitation}",
+    ],
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
