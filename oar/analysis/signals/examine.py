@@ -70,6 +70,7 @@ def examine(
         graded.marks,
         # Methods with a sign ask which way it points: a right completion is to be drawn more often, a wrong one less.
         torch.where(graded.correct, 1.0, -1.0),
+        torch.tensor([number for number, group in enumerate(groups) for _ in group], device=model.device),
     )
     return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch))
 
