@@ -19,6 +19,7 @@ from oar.method.importance import (
     ShuffledImportance,
     UniformImportance,
     gives,
+    needs_batch,
 )
 
 # Whether tokens below the threshold are suppressed, and those at or above it boosted (docs/METHOD.md §5).
@@ -44,6 +45,11 @@ def estimator_named(method: str, counterfactual: str) -> CreditSignal:
             raise ConfigError(
                 f"method must give importance or weights, but {method} gives signed token advantages, whose groups without a "
                 "difference in reward this adapter does not have: train it with this repository's own learner."
+            )
+        if needs_batch(own):
+            raise ConfigError(
+                f"method must look at each completion alone, but {method} compares completions, which this adapter credits some "
+                "at a time: train it with this repository's own learner."
             )
         return own
     oar_p = PerturbationImportance(counterfactual)

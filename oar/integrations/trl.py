@@ -287,9 +287,10 @@ class OARGRPOTrainer(GRPOTrainer):
 
     def _of_all(self, values: Tensor) -> Tensor:
         """Values (B,) or (B, T) of this process's completions together with those of all others, in the order of processes."""
-        wide = self.accelerator.pad_across_processes(values, dim=1) if values.dim() > 1 else values
+        numbers = values.float()  # padding makes int64 of booleans, on those processes alone that pad
+        wide = self.accelerator.pad_across_processes(numbers, dim=1) if values.dim() > 1 else numbers
         gathered: Tensor = self.accelerator.gather(wide)
-        return gathered
+        return gathered.to(values.dtype)
 
 
 def refuse_unsupported(given: Mapping[str, Any]) -> None:

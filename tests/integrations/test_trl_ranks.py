@@ -29,11 +29,13 @@ def test_two_processes_learn_what_one_learns(name: str, on_two: Path, tmp_path: 
     log, weights = train(name, tmp_path, 1)
     found = load_file(on_two / f"{name}.safetensors")
     assert set(found) == set(weights)
+    # OAR-G differentiates a KL of about 1e-6, of which float32 keeps a few digits; a wrong seed moves weights by 4e-3.
+    close = 2e-4 if name == "oar_g" else 1e-5
     for parameter, weight in weights.items():
-        torch.testing.assert_close(found[parameter], weight, atol=1e-5, rtol=0)
+        torch.testing.assert_close(found[parameter], weight, atol=close, rtol=0)
     for expected, other in zip(log, json.loads((on_two / f"{name}.json").read_text()), strict=True):
         assert other["loss"] == pytest.approx(expected["loss"], abs=1e-5)
         credit = [key for key in expected if key.startswith(("weights/", "probe/"))]
-        assert len(credit) == 5
+        assert len(credit) == 6
         for key in credit:  # of all completions, not of one process's
             assert other[key] == pytest.approx(expected[key], abs=4e-3 if key in SHARES else 1e-4), key

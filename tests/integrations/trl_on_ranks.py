@@ -13,7 +13,7 @@ from tests.integrations.completions import trainer
 RUNS: dict[str, dict[str, Any]] = {
     "grpo": {"method": "grpo"},
     "oar_g": {"method": "oar_g"},  # draws noise for each completion
-    "oar_p": {"method": "oar_p", "probe": "as_mean", "beta": 0.1},  # with a reference model
+    "oar_p": {"method": "oar_p", "probe": "as_mean"},
     "shuffled": {"method": "shuffled"},
     "accumulated": {"method": "oar_gn", "per_device_train_batch_size": 1},
 }
@@ -23,7 +23,7 @@ def train(name: str, folder: Path, processes: int) -> tuple[list[dict[str, float
     """Two updates of eight completions each, however many processes share them: log and weights."""
     settings = {"per_device_train_batch_size": 2, **RUNS[name]}
     accumulated = 8 // settings["per_device_train_batch_size"] // processes
-    made = trainer(folder, max_steps=2, gradient_accumulation_steps=accumulated, **settings)
+    made = trainer(folder, max_steps=2, gradient_accumulation_steps=accumulated, learning_rate=1e-3, **settings)
     made.train()
     log = [entry for entry in made.state.log_history if "loss" in entry]
     return log, {name: weight.detach().clone() for name, weight in made.model.named_parameters()}
