@@ -38,4 +38,4 @@ def test_two_processes_learn_what_one_learns(name: str, on_two: Path, tmp_path: 
         credit = [key for key in expected if key.startswith(("weights/", "probe/"))]
         assert len(credit) == 6
         for key in credit:  # of all completions, not of one process's
-            assert other[key] == pytest.approx(expected[key], abs=4e-3 if key in SHARES else 1e-4), key
+            assert other[key] == pytest.approx(expected[key], abs=4e-3 if key in SHARES else 1e-3), key
