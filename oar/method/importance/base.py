@@ -18,9 +18,9 @@ class CreditInputs:
     """All an estimator may look at.
 
     scores: the policy's own, of the same rows as `batch`; seeds: B numbers: every random draw for a completion is made on the
-    CPU from its own seed, so that how completions are batched never changes it;
-    marks: ground truth (B, T) by name, empty where the task knows none: "causal", "written", "error", and token ids "right" or
-    "all_right"; advantages (B,), None where nobody has compared completions.
+    CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name
+    ("causal", "written", "error", and token ids: "right", "all_right"), empty where the task knows none; advantages (B,), None
+    where nobody has compared completions.
     """
 
     model: PreTrainedModel
