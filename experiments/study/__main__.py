@@ -22,6 +22,7 @@ from oar.common.provenance import config_hash
 from oar.config import TrainConfig, validated
 from oar.config.checks import Positive
 from oar.config.composed import composed_run
+from oar.launch.in_turn import run_in_turn
 from oar.launch.pool import Job, joint_provenance, run_missing
 from oar.runs.folder import read_run
 from oar.tasks.words import TIER_NAMES
@@ -81,7 +82,10 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     cfg.overrides += overrides_of_all(cfg, HydraConfig.get().overrides.task)
     jobs = plan(cfg)
-    run_missing(jobs, Path(cfg.work_dir), cfg.parallel_runs)
+    if cfg.ceilings and cfg.parallel_runs == 1:
+        run_in_turn(jobs, Path(cfg.work_dir))
+    else:
+        run_missing(jobs, Path(cfg.work_dir), cfg.parallel_runs)
     runs = [read_run(job.folder, arm=job.arm, condition=job.condition) for job in jobs]
     write = write_ceilings if cfg.ceilings else write_results
     page = write(described(cfg, jobs), runs, folder, joint_provenance(jobs, cfg.parallel_runs))
