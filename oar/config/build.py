@@ -28,6 +28,8 @@ ROOMS = (
     "oar.tasks.data.sources",
     "oar.tasks.data.procedural",
     "oar.tasks.words.teaching",
+    "oar.tasks.sheets.generator",
+    "oar.tasks.sheets.teaching",
     "experiments.fidelity.signals",
 )
 FUNCTION_ROOMS = ("oar.tasks.rewards",)

@@ -36,7 +36,7 @@ class GradedBatch:
 
     terms: what each earns by the name of a reward, of which `rewards` are the weighted sums.
     weight_version: of the weights that drew them; of several the oldest.
-    marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
+    marks: the task's ground truth (B, T) by name, False or 0 outside the completion; those that all problems know.
     outcomes: the share of completions that was judged in each way (oar.tasks.verifier.grade.OUTCOMES).
     """
 
@@ -118,12 +118,10 @@ def grade_rollouts(
     return collate_groups(grade_groups(problems, groups, task), task, device)
 
 
-def _collated_marks(marks: Sequence[Mapping[str, Sequence[bool]]], completion_mask: Tensor) -> dict[str, Tensor]:
+def _collated_marks(marks: Sequence[Mapping[str, Sequence[int]]], completion_mask: Tensor) -> dict[str, Tensor]:
     """Marks as tensors like `completion_mask`. A name that only some completions have is left out: no mark is not False."""
     collated = {}
     for name in sorted(set.intersection(*(set(known) for known in marks))):
-        collated[name] = torch.zeros_like(completion_mask)
-        collated[name][completion_mask] = torch.tensor(
-            [marked for known in marks for marked in known[name]], device=completion_mask.device
-        )
+        values = torch.tensor([value for known in marks for value in known[name]], device=completion_mask.device)
+        collated[name] = torch.zeros_like(completion_mask, dtype=values.dtype).masked_scatter(completion_mask, values)
     return collated

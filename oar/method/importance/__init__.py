@@ -10,6 +10,7 @@ from oar.method.importance.controls import (
     ShuffledImportance,
     UniformImportance,
 )
+from oar.method.importance.exact import ExactAdvantages, ExactWeights
 from oar.method.importance.gradient import GradientImportance, GradientNormImportance
 from oar.method.importance.perturbation import PerturbationImportance
 from oar.method.importance.signed import CounterfactualDrop, GradientDrop, SignedAdvantages, SignMatchedImportance
@@ -19,6 +20,8 @@ __all__ = [
     "CreditInputs",
     "CreditSignal",
     "EntropyImportance",
+    "ExactAdvantages",
+    "ExactWeights",
     "GradientDrop",
     "GradientImportance",
     "GradientNormImportance",

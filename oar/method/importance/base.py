@@ -18,10 +18,10 @@ class CreditInputs:
     """All an estimator may look at.
 
     scores: the policy's own, of the same rows as `batch`; seeds: B numbers: every random draw for a completion is made on the
-    CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name ("causal",
-    "written", "error"), empty where the task knows none; advantages (B,), None where nobody has compared completions; groups
-    (B,): completions of one prompt have the same number, None where nobody has said which they are; step: the training step,
-    from 0, on which a schedule depends.
+    CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name
+    ("causal", "written", "error", and token ids: "right", "all_right"), empty where the task knows none; advantages (B,), None
+    where nobody has compared completions; groups (B,): completions of one prompt have the same number, None where nobody has
+    said which they are; step: the training step, from 0, on which a schedule depends.
     """
 
     model: PreTrainedModel
