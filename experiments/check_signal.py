@@ -28,7 +28,7 @@ from oar.config.checks import AtLeast
 from oar.launch.start_model import model_folder
 from oar.method.credit import checked
 from oar.method.forward.logprobs import score_completions
-from oar.method.importance import CreditInputs, CreditSignal, PerturbationImportance, gives
+from oar.method.importance import CreditInputs, CreditSignal, PerturbationImportance, gives, needs_batch
 from oar.model.load import load_policy, load_tokenizer
 from oar.statistics.attribution import recall_at_truth, spearman
 from oar.tasks.data.sources import load_benchmarks
@@ -121,7 +121,9 @@ def is_seeded(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
 
 
 def is_each_completions_own(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
-    """Neither the other completions of a micro-batch nor padding change it."""
+    """Neither the other completions of a micro-batch nor padding change it; a signal that compares completions is not asked."""
+    if needs_batch(estimator):
+        return None
     mask = inputs.batch.completion_mask
     together = estimator(inputs) * mask
     for row in range(len(inputs.batch)):

@@ -60,6 +60,9 @@ RUNS = {
         f"model.lora={{r: 4, alpha: 8, targets: [{', '.join(ADAPTED)}]}}",
     ],
     "signed": ["method=oar_s_advantage"],  # groups without an advantage have a gradient too
+    "weights of the update's own graph": ["method=grail", "method.estimator.rollout_symmetry=both"],
+    "completions compared": ["method=shear", "method.estimator.window=8", "method.estimator.stride=4"],
+    "continuations": ["method=vineppo", "method.continuations.samples=2"],
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
@@ -87,8 +90,16 @@ class WrittenCompletions:
         self.calls, self.lost_at = 0, lost_at
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling | Sequence[Sampling],
+        *,
+        seed: int,
+        expected_version: int,
     ) -> list[list[Rollout]]:
+        sampling = (
+            sampling if isinstance(sampling, Sampling) else sampling[0]
+        )  # continuations are as long as completions
         self.calls += 1
         if self.calls in self.lost_at:
             raise EngineLostError("lost in a generation.")
