@@ -122,9 +122,9 @@ def means(scores: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def logged_rows(table: pd.DataFrame, names: Sequence[str]) -> list[list[str]]:
+def logged_rows(table: pd.DataFrame, names: Sequence[str]) -> list[list[object]]:
     """A line per condition and arm: what `logged_means` found of each name, ± the standard error over seeds."""
-    lines = []
+    lines: list[list[object]] = []
     for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
         values = [own.loc[own["name"] == name, "value"].to_numpy() for name in names]
         cells = [with_error(*mean_and_standard_error(of), ".3f") if len(of) else "" for of in values]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from oar.common.errors import ConfigError
+from oar.common.errors import ConfigError, DataError
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.importance.base import CreditInputs, chunks
 
@@ -100,12 +100,19 @@ class GrailWeights:
 
 @contextmanager
 def _layer_output(model: PreTrainedModel, leaf: str) -> Iterator[list[Tensor]]:
-    """What the layer of that name gives in a forward of the block; nothing for the embeddings."""
+    """What the layer of that name gives in a forward of the block; nothing for the embeddings.
+
+    Raises DataError for a model whose layers are not a list of its decoder's.
+    """
     seen: list[Tensor] = []
     if leaf == "embeddings":
         yield seen
         return
-    layers = model.base_model.layers
+    layers = getattr(model.base_model, "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise DataError(
+            f"The model's decoder must have its layers in a list, but has none: set leaf=embeddings, not {leaf}."
+        )
     # hidden_states[k] of transformers is what layer k - 1 gives: [1], [L // 2] and [L - 1] of the released code.
     number = {"first": 1, "middle": max(1, len(layers) // 2), "last": max(1, len(layers) - 1)}[leaf]
 
