@@ -40,6 +40,8 @@ class StudyConfig(TrainConfig):
     reference: str
     arms: dict[str, list[str]]
     conditions: dict[str, list[str]]
+    pairs: list[list[str]]
+    logged: dict[str, str]
     seeds: Positive
     overrides: list[str]
     credit: bool
@@ -57,6 +59,9 @@ class StudyConfig(TrainConfig):
             raise ConfigError(
                 f"arms must hold the reference {self.reference!r} and one more, but are {list(self.arms)}."
             )
+        for pair in self.pairs:
+            if len(pair) != 2 or not set(pair) <= set(self.arms):
+                raise ConfigError(f"Every entry of pairs must hold two of the arms, but one is {pair}.")
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
         unknown = {*self.arms_of, *self.expected} - {*self.conditions}
@@ -138,7 +143,19 @@ def _folder_name(settings: TrainConfig) -> str:
 
 def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
     """What the page says and no table holds, JSON-ready; seconds of steps are added when they are known."""
-    told = ("name", "title", "question", "paper", "ran", "reference", "arms", "conditions", "overrides")
+    told = (
+        "name",
+        "title",
+        "question",
+        "paper",
+        "ran",
+        "reference",
+        "arms",
+        "conditions",
+        "pairs",
+        "logged",
+        "overrides",
+    )
     switches = ("seeds", "credit", "mistakes", "rates", "expected")
     evaluation = jobs[0].settings.evaluation
     return {key: getattr(cfg, key) for key in (*told, *switches)} | {

@@ -8,10 +8,11 @@ from oar.config.build import TARGET
 from oar.config.checks import one_of
 from oar.method.importance import (
     CreditSignal,
+    EntropyBonusWeights,
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
-    ImportanceEstimator,
+    GrailWeights,
     InvertedImportance,
     PerturbationImportance,
     PositionImportance,
@@ -53,7 +54,7 @@ def estimator_named(method: str, counterfactual: str) -> CreditSignal:
             )
         return own
     oar_p = PerturbationImportance(counterfactual)
-    estimators: dict[str, ImportanceEstimator] = {
+    estimators: dict[str, CreditSignal] = {
         "grpo": UniformImportance(),
         "oar_p": oar_p,
         "oar_p_routes": replace(oar_p, window=0, routes=4),
@@ -61,6 +62,8 @@ def estimator_named(method: str, counterfactual: str) -> CreditSignal:
         "oar_p_budget": replace(oar_p, budget=16),
         "oar_g": GradientImportance(),
         "oar_gn": GradientNormImportance(),
+        "grail": GrailWeights(),
+        "entropy_advantage": EntropyBonusWeights(),
         "entropy": EntropyImportance(),
         "random": RandomImportance(),
         "position": PositionImportance(),

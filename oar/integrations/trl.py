@@ -62,7 +62,7 @@ class OARGRPOConfig(GRPOConfig):
         default="oar_g",
         metadata={
             "help": "Which signal says what a token is worth: grpo, oar_p, oar_p_routes, oar_p_window, oar_p_budget, oar_g, "
-            "oar_gn, or the controls entropy, random, position, shuffled, inverted."
+            "oar_gn, grail, entropy_advantage, or the controls entropy, random, position, shuffled, inverted."
         },
     )
     marker: str = field(
@@ -198,7 +198,8 @@ class OARGRPOTrainer(GRPOTrainer):
                 some = batch.rows(rows)
                 scores = self._scores(policy, some, rows, output)
                 seeds = [derive_seed(cfg.seed, "credit", step, before + row) for row in rows.tolist()]
-                weights[rows] = credit(policy, some, scores, advantages[rows], seeds=seeds).token_weights
+                given = credit(policy, some, scores, advantages[rows], seeds=seeds, temperature=self.temperature)
+                weights[rows] = given.token_weights
         return weights
 
     @property

@@ -17,7 +17,14 @@ from oar.method.auxiliary import AuxiliaryLoss
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import make_gate
-from oar.method.importance import CreditInputs, CreditSignal, gives, needs_batch
+from oar.method.importance import (
+    CreditInputs,
+    CreditSignal,
+    UniformImportance,
+    gives,
+    needs_batch,
+    needs_continuations,
+)
 from oar.method.losses import Surrogate
 from oar.method.probes import make_probe
 from oar.tasks.task import Task
@@ -33,7 +40,7 @@ class Method:
 
     @classmethod
     def built(cls, cfg: TrainConfig) -> "Method":
-        """Raises ConfigError where a class cannot be built, or signed advantages would be clipped by the sequence."""
+        """Raises ConfigError where a class cannot be built, and where the parts do not go together."""
         parts = {
             name: target and build(f"method.{name}", target, cfg.allow_targets)
             for name, target in vars(cfg.method).items()
@@ -44,6 +51,15 @@ class Method:
             raise ConfigError(
                 "learner.ratio_level must be token where a method gives signed token advantages, "
                 "for a sequence is clipped as a whole, by one sign."
+            )
+        if needs_continuations(method.signal) and cfg.method.continuations is None:
+            raise ConfigError(
+                f"method.continuations must say what is drawn for {cfg.method.name}, which needs the values of states, but is "
+                "null: take its keys from conf/method/vineppo.yaml."
+            )
+        if cfg.method.control != "none" and isinstance(method.signal, UniformImportance):
+            raise ConfigError(
+                f"method.control must be none with {cfg.method.name}, whose weights are all 1: permuted they are the same."
             )
         return method
 
@@ -123,6 +139,7 @@ class StepCredit:
     auxiliary: AuxiliaryLoss | None
     model: PreTrainedModel
     graded: GradedBatch
+    rewards: Tensor  # (B,)
     advantages: Tensor  # (B,)
     cfg: TrainConfig
     step: int  # from 0
@@ -159,5 +176,8 @@ class StepCredit:
             marks={name: mark[rows] for name, mark in self.graded.marks.items()},
             advantages=self.advantages[rows],
             groups=rows // self.cfg.learner.num_generations,
+            rewards=self.rewards[rows],
+            values=None if self.graded.values is None else self.graded.values[rows],
             step=self.step,
+            temperature=self.cfg.rollout.temperature,
         )

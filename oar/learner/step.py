@@ -123,8 +123,17 @@ class Learner:
 
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
-        assigner = credit_assigner(self.cfg, self.task, self.method.signal, self.step)
-        return StepCredit(assigner, self.method.auxiliary, self.model, graded, advantages, self.cfg, self.step, clock)
+        return StepCredit(
+            credit_assigner(self.cfg, self.task, self.method.signal, self.step),
+            self.method.auxiliary,
+            self.model,
+            graded,
+            self.rewards(graded),
+            advantages,
+            self.cfg,
+            self.step,
+            clock,
+        )
 
     @torch.no_grad()
     def score(self, data: LossBatch, credit: StepCredit, which: Tensor) -> list[Credited]:

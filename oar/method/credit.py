@@ -54,7 +54,8 @@ class CreditAssigner:
     - importance: `gate(importance, reasoning_mask)` turns it into weights (B, T), e.g. `gating.make_gate(tau=0.4, ...)`, and
       A_{i,t} = w_{i,t} A_i. With `times_surprisal` it is multiplied by -logprob of the sampled token first: what mattered,
       where the policy took a chance (docs/METHOD.md §9);
-    - weights: A_{i,t} = w_{i,t} A_i, with `preserve_mass` rescaled so that a completion's weights sum to its tokens;
+    - weights: A_{i,t} = w_{i,t} A_i, with `preserve_mass` rescaled so that a completion's weights sum to its tokens
+      (where they are all 0 they stay);
     - advantages: A_{i,t} itself.
     `control`: none, or what a method is held against (`oar.method.control`).
     """
@@ -75,12 +76,16 @@ class CreditAssigner:
         *,
         seeds: Sequence[int],
         marks: Mapping[str, Tensor] | None = None,
+        temperature: float = 1.0,
     ) -> Credit:
-        """Of B completions: their `scores`, `advantages` (B,), a seed each, and ground truth (B, T) by name where there is any.
+        """Of B completions: their `scores`, `advantages` (B,), a seed each, ground truth (B, T) by name where there is any, and
+        the sampler's temperature.
 
         A signal that needs more than these (groups, the training step) is called by `assign`.
         """
-        return self.assign(CreditInputs(model, batch, self.probe, scores, seeds, marks or {}, advantages))
+        return self.assign(
+            CreditInputs(model, batch, self.probe, scores, seeds, marks or {}, advantages, temperature=temperature)
+        )
 
     def assign(self, inputs: CreditInputs) -> Credit:
         """Of B completions, under the probe of `inputs`.
@@ -110,7 +115,7 @@ class CreditAssigner:
                 importance[index] = found
                 found = self.gate(found, mask)
             elif self.preserve_mass:
-                held = found.masked_fill(~mask, 0.0)
-                found = found * mask.sum(dim=1, keepdim=True) / held.sum(dim=1, keepdim=True)
+                held = found.masked_fill(~mask, 0.0).sum(dim=1, keepdim=True)
+                found = torch.where(held > 0, found * mask.sum(dim=1, keepdim=True) / held, found)
             weights[index] = controlled(found, mask, self.control, chosen.seeds)
         return Credit(importance, weights, advantages[:, None] * weights)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
@@ -18,6 +19,7 @@ from oar.tasks.verifier.scored import score
 from oar.tasks.verifier.shown import shown
 from oar.tasks.verifier.text import same_text
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error, written_mask
+from oar.tasks.words.language import STOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,13 @@ class Task:
     def segments(self, completion_ids: Sequence[int], text: str | None = None) -> Segments | None:
         """Where reasoning, marker and answer are; None where there is no answer. `text`: the ids decoded, where that is known."""
         return find_segments(completion_ids, self.decode, self.markers, text)
+
+    def step_starts(self, completion_ids: Sequence[int]) -> list[int]:
+        """Where steps of a completion begin, but the first: behind a line's end, in the embedded task a sentence's."""
+        end = STOP if self.template is None else "\n"
+        said = {token: self.decode([token]) for token in set(completion_ids)}
+        following = enumerate(pairwise(completion_ids), start=1)
+        return [at for at, (before, token) in following if end in said[before] and said[token].strip()]
 
     def grade(self, problem: Problem, completion: str) -> bool:
         """Whether the completion's final answer is right."""

@@ -30,7 +30,8 @@ def composed(*overrides, name="train"):
 
 @pytest.mark.parametrize("choice", GROUPS)
 def test_every_option_composes_and_can_be_built(choice):
-    cfg = validated(composed(choice, "model.path=folder"), TrainConfig)
+    of_the_same_sheet = ["data=sheets"] if choice in ("benchmark=sheets", "model=sheets") else []
+    cfg = validated(composed(choice, *of_the_same_sheet, "model.path=folder"), TrainConfig)
     build("method.estimator", cfg.method.estimator)
     build("data.source", cfg.data.source)
     for name in set(cfg.reward) - {"own"}:  # which names nothing yet

@@ -21,7 +21,9 @@ class CreditInputs:
     CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name
     ("causal", "written", "error", and token ids: "right", "all_right"), empty where the task knows none; advantages (B,), None
     where nobody has compared completions; groups (B,): completions of one prompt have the same number, None where nobody has
-    said which they are; step: the training step, from 0, on which a schedule depends.
+    said which they are; rewards (B,); values (B, T): mean reward of continuations drawn from before a token, NaN where none
+    were; both None where nobody has said them; step: the training step, from 0, on which a schedule depends; temperature: what
+    the sampler divided logits by.
     """
 
     model: PreTrainedModel
@@ -32,7 +34,10 @@ class CreditInputs:
     marks: Mapping[str, Tensor] = field(default_factory=dict)
     advantages: Tensor | None = None
     groups: Tensor | None = None
+    rewards: Tensor | None = None
+    values: Tensor | None = None
     step: int = 0
+    temperature: float = 1.0
 
     def known_advantages(self) -> Tensor:
         """(B,), above 0 for completions that are to be drawn more often. Raises DataError where nobody has said them."""
@@ -46,8 +51,23 @@ class CreditInputs:
             raise DataError("This method compares completions of one prompt, but was called without their groups.")
         return self.groups
 
+    def known_rewards(self) -> Tensor:
+        """(B,) what the completions earned. Raises DataError where nobody has said it."""
+        if self.rewards is None:
+            raise DataError("This method needs the rewards of the completions, but was called without.")
+        return self.rewards
+
+    def known_values(self) -> Tensor:
+        """(B, T) mean rewards of continuations. Raises DataError where none were drawn."""
+        if self.values is None:
+            raise DataError(
+                "This method needs rewards of continuations, but none were drawn: set method.continuations."
+            )
+        return self.values
+
     def rows(self, index: Tensor) -> "CreditInputs":
         """The same for some of the completions (integer positions)."""
+        known = {name: getattr(self, name) for name in ("advantages", "groups", "rewards", "values")}
         marks = {name: mark[index] for name, mark in self.marks.items()}
         seeds = tuple(self.seeds[row] for row in index.tolist())
         return replace(
@@ -56,8 +76,7 @@ class CreditInputs:
             scores=self.scores.rows(index),
             seeds=seeds,
             marks=marks,
-            advantages=None if self.advantages is None else self.advantages[index],
-            groups=None if self.groups is None else self.groups[index],
+            **{name: values[index] for name, values in known.items() if values is not None},
         )
 
 
@@ -104,6 +123,11 @@ def needs_batch(signal: CreditSignal) -> bool:
     Such a signal is called once with all completions of a step, whose `scores` then have no forward: it runs its own.
     """
     return getattr(signal, "needs_batch", False) or (hasattr(signal, "of") and needs_batch(signal.of))
+
+
+def needs_continuations(signal: CreditSignal) -> bool:
+    """Whether a signal reads `CreditInputs.values` (`needs_continuations = True` in its class)."""
+    return getattr(signal, "needs_continuations", False)
 
 
 def chunks(row_lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
