@@ -54,10 +54,8 @@ def main(config: DictConfig) -> None:
         print(json.dumps({"gpu": cfg.gpu, "memory_gib": cfg.gpus[cfg.gpu], "fits": found}))
         return
     frame = pd.DataFrame(found)
-    frame["fit"] = [
-        f"{row.least_gib:.0f} GiB" if pd.isna(row.micro_batch_tokens) else f"{row.micro_batch_tokens:,.0f}"
-        for row in frame.itertuples()
-    ]
+    tokens = frame["micro_batch_tokens"].astype(float)  # NaN where none fits
+    frame["fit"] = tokens.map("{:,.0f}".format).where(tokens.notna(), frame["least_gib"].map("{:.0f} GiB".format))
     run = ["profile", "model", "lora", "gpus", CACHE]
     table = frame.pivot_table("fit", run, "method", aggfunc="first", sort=False).reset_index().rename_axis(columns=None)
     print(

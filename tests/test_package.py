@@ -72,7 +72,7 @@ def test_its_metadata(wheel: Path) -> None:
     assert "oar = oar.command_line.__main__:main" in ZipFile(wheel).read(files["entry_points.txt"]).decode()
 
 
-@pytest.mark.parametrize("code", [METHOD, TRL], ids=["method", "trl"])
+@pytest.mark.parametrize("code", [METHOD, pytest.param(TRL, marks=pytest.mark.slow)], ids=["method", "trl"])
 def test_it_works_without_the_repository(code: str, installed: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-c", BEHIND + code, str(installed)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
