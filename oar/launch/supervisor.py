@@ -1,7 +1,6 @@
 """Starts the engine and the learner, watches both, and leaves neither behind."""
 
 import fcntl
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from oar.command_line.exit_codes import terminable
 from oar.common.errors import ConfigError, EngineError, OarError
-from oar.common.files import write_text_atomic
+from oar.common.files import shown, write_text_atomic
 from oar.common.processes import ChildProcess
 from oar.config import EvaluateConfig, ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
 from oar.launch.start_model import model_folder, refuse_missing_model
@@ -130,8 +129,7 @@ def refuse_silent_servers(rollout: RolloutConfig) -> None:
 
 def own_fleet(servers: Sequence[EngineOptions]) -> VllmFleet:
     """The servers of one program alone, and a word to who waits for them."""
-    log = os.path.relpath(servers[0].log_path)
-    print(f"starting {len(servers)} vLLM server(s), about a minute; log: {log}", flush=True)
+    print(f"starting {len(servers)} vLLM server(s), about a minute; log: {shown(servers[0].log_path)}", flush=True)
     return VllmFleet(servers)
 
 

@@ -1,6 +1,5 @@
 """A whole run of the learner: restore, verify the engine, step, look, save; then the final evaluation."""
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from oar.common.files import shown
 from oar.common.progress import step_bar
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed
@@ -69,7 +69,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                 print(f"going on from {checkpoint}", flush=True)
         steady = Recovery(cfg.rollout, folder, ranks, lambda: learner.step, partial(verify_sync, learner))
         steady(lambda: None)  # nothing but to verify the engine
-        bar = step_bar(os.path.relpath(folder), cfg.learner.steps, learner.step, shown=ranks.first)
+        bar = step_bar(str(shown(folder)), cfg.learner.steps, learner.step, shown=ranks.first)
         tell = running.enter_context(bar)
         if checkpoint is None:
             curve = steady(partial(curve_point, learner))
@@ -248,12 +248,12 @@ def held_out(curve: Mapping[str, float]) -> str:
 
 def ending(result: EvaluationResult, folder: Path) -> str:
     """What came out, and what to type next."""
-    run, best = os.path.relpath(folder), best_checkpoint(folder / CHECKPOINTS)
-    lines = [result.overview(), f"written to {run}"]
+    best = best_checkpoint(folder / CHECKPOINTS)
+    lines = [result.overview(), f"written to {shown(folder)}"]
     if best is not None:
-        lines.append(f"best on the learning curve: {os.path.relpath(best)}")
+        lines.append(f"best on the learning curve: {shown(best)}")
     if (folder / SAMPLES).exists():
-        lines.append(f"which tokens got the credit: make inspect ARGS='run={run}'")
+        lines.append(f"which tokens got the credit: make inspect ARGS='run={shown(folder)}'")
     return "\n".join(lines)
 
 
