@@ -41,7 +41,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         one_of("device", self.device, DEVICES)
-        one_of("resume", self.resume, ("never", "auto"))
+        expected = "one of never, auto (which goes on with the run in output_dir)"
+        require(self.resume in ("never", "auto"), "resume", expected, self.resume)
         check_reward(self.reward)
         require(
             "random" not in self.reward or self.learner.max_refills == 0,
@@ -78,7 +79,11 @@ class TrainConfig:
         require(not several, "sync.name", "nccl or checkpoint where there are several GPUs", self.sync.name)
 
     def identity(self) -> str:
-        """A hash of all that decides what a run computes; a checkpoint of another identity is not resumed.
+        """A hash of `computed`; a checkpoint of another identity is not resumed."""
+        return config_hash(self.computed())[:12]
+
+    def computed(self) -> dict[str, Any]:
+        """The settings that decide what a run computes.
 
         How long a run is, what it may build, where it writes, reports, finds its engine or reaches it does not change a
         step, so it is left out.
@@ -101,7 +106,7 @@ class TrainConfig:
             *("startup_timeout_s", "request_timeout_s", "restart", "max_restarts"),
         ):
             del content["rollout"][key]
-        return config_hash(content)[:12]
+        return content
 
     def measure(self) -> str:
         """A hash of what is evaluated and how."""

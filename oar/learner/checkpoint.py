@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oar.common.errors import CheckpointError
 from oar.config import TrainConfig
+from oar.config.saved import changed_settings
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.optimizer_state import save_optimizer
 from oar.model.lora import ADAPTER_FOLDER, adapter_weights, save_adapter
@@ -112,9 +113,10 @@ def resumable_checkpoint(folder: Path, cfg: TrainConfig) -> Path | None:
     if checkpoint is None:
         return None
     if load_state(checkpoint)["identity"] != cfg.identity():
+        changed = changed_settings(folder / "config.yaml", cfg)
         raise CheckpointError(
-            f"{checkpoint} belongs to a run with other settings: resume with the settings in its run's config.yaml, or "
-            "choose another output_dir."
+            f"{checkpoint} belongs to a run with other settings{f' ({changed})' if changed else ''}: resume with the settings "
+            "in its run's config.yaml, or choose another output_dir."
         )
     if checkpoint_step(checkpoint) > cfg.learner.steps:
         raise CheckpointError(

@@ -1,7 +1,8 @@
 """A whole run of the learner: restore, verify the engine, step, look, save; then the final evaluation."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from oar.common.files import shown
+from oar.common.progress import step_bar
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed
 from oar.config import TrainConfig
@@ -38,7 +41,7 @@ from oar.rollout.access import engine_token
 from oar.rollout.client.servers import engine_at
 from oar.rollout.release import refuse_other_release
 from oar.rollout.sync import make_sync
-from oar.runs.tracking import Tracker, start_tracker
+from oar.runs.tracking import SAMPLES, Tracker, start_tracker
 from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.task import Task
 
@@ -52,7 +55,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
     torch.set_num_threads(cfg.learner.threads)
     # On a GPU some kernels have no deterministic form; there a warning must do.
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-    with joined(cfg.learner) as ranks:
+    with ExitStack() as running:
+        ranks = running.enter_context(joined(cfg.learner))
         checkpoint = resumed(folder, cfg, ranks)
         learner = make_learner(cfg, checkpoint, start_model, engine_urls, sync_folder, ranks)
         if ranks.first:
@@ -66,10 +70,13 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                 print(f"going on from {checkpoint}", flush=True)
         steady = Recovery(cfg.rollout, folder, ranks, lambda: learner.step, partial(verify_sync, learner))
         steady(lambda: None)  # nothing but to verify the engine
+        bar = step_bar(str(shown(folder)), cfg.learner.steps, learner.step, shown=ranks.first)
+        tell = running.enter_context(bar)
         if checkpoint is None:
             curve = steady(partial(curve_point, learner))
             if tracker is not None:
                 tracker.log(0, curve)
+                tell(0, "before the first step", held_out(curve))
         first, reached = learner.step + 1, False
         while learner.step < cfg.learner.steps and not reached:
             report = learner.training_step(steady)
@@ -93,7 +100,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                     ranks=ranks,
                 )
             if tracker is not None:
-                print(progress_line(report, learner.step, cfg.learner.steps), flush=True)
+                tell(learner.step, progress_line(report, learner.step, cfg.learner.steps), held_out(curve))
         result = steady(partial(final_evaluation, learner)) if ranks.count == 1 else None
     if tracker is None:
         return  # a final evaluation may take hours, for which nobody needs to wait
@@ -113,10 +120,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
     }
     result.save(folder, provenance)
     tracker.finish()
-    print(result.table(), flush=True)
-    best = best_checkpoint(folder / CHECKPOINTS)
-    if best is not None:
-        print(f"best on the learning curve: {best}", flush=True)
+    print(ending(result, folder), flush=True)
 
 
 def resumed(folder: Path, cfg: TrainConfig, ranks: Ranks) -> Path | None:
@@ -243,6 +247,22 @@ def progress_line(report: StepReport, step: int, steps: int) -> str:
         f"length {metrics['train/completion_length']:.1f}  ess {metrics['weights/ess_ratio']:.3f}  "
         f"grad {metrics['train/grad_norm']:.3f}  {report.seconds['total']:.2f} s"
     )
+
+
+def held_out(curve: Mapping[str, float]) -> str:
+    """The accuracy of a point of the learning curve; empty where there is none."""
+    return f"held-out {curve[CURVE]:.1f} %" if CURVE in curve else ""
+
+
+def ending(result: EvaluationResult, folder: Path) -> str:
+    """What came out, and what to type next."""
+    best = best_checkpoint(folder / CHECKPOINTS)
+    lines = [result.overview(), f"written to {shown(folder)}"]
+    if best is not None:
+        lines.append(f"best on the learning curve: {shown(best)}")
+    if (folder / SAMPLES).exists():
+        lines.append(f"which tokens got the credit: make inspect ARGS='run={shown(folder)}'")
+    return "\n".join(lines)
 
 
 def _evaluate(learner: Learner, split: str, n: int | None, sampling: Callable[[str], Sampling]) -> EvaluationResult:

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from oar.common.errors import ConfigError
 from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, build_function, validated
 from oar.config.composed import composed_run
+from oar.config.saved import changed_settings
 
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = [
@@ -98,6 +99,7 @@ def test_every_key_has_a_comment():
         ("model.lora={r: 0, alpha: 8, targets: [q_proj]}", "model.lora.r"),
         ("model.lora={r: 4, alpha: 8, targets: []}", "model.lora.targets"),
         ("model.lora={r: 4, alpha: 8, targets: [q_proj], dropout: 0.1}", "dropout"),
+        ("model.lora=true", "model.lora must hold r, alpha, targets, but is True"),
         ("learner.max_refills=-1", "learner.max_refills"),
         ("learner.micro_batch_tokens=0", "learner.micro_batch_tokens must be 1 or more, but is 0"),
         ("learner.ranks=129", "learner.ranks must be 1 or more, and few enough for an update of 128 completions"),
@@ -193,6 +195,21 @@ def test_measure_follows_what_is_evaluated():
     assert measure("learner.lr=1e-5", "seed=9") == measure()
     assert measure("evaluation.k=8") != measure()
     assert measure("benchmark.sets=[words1]") != measure()
+
+
+def test_what_changed_since_a_run_is_named(tmp_path):
+    file = tmp_path / "config.yaml"
+    OmegaConf.save(OmegaConf.structured(validated(composed("method=oar_g", "seed=2"), TrainConfig)), file)
+    again = validated(composed("method=oar_g", "seed=2", "learner.steps=7", "output_dir=elsewhere"), TrainConfig)
+    assert changed_settings(file, again) == ""
+    other = validated(composed("method=oar_g", "gating.tau=0.5", "method.estimator.noise_std=0.3"), TrainConfig)
+    assert set(changed_settings(file, other).split(", ")) == {
+        "seed was 2 and is 1",
+        "gating.tau was 0.4 and is 0.5",
+        f"method.estimator.noise_std was {again.method.estimator['noise_std']} and is 0.3",
+    }
+    file.write_text("what the run was made with")
+    assert changed_settings(file, other) == ""
 
 
 def test_identity_follows_what_a_run_computes_and_nothing_else():
