@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from oar.command_line.entry import entry
 from oar.config import TrainConfig, validated
+from oar.runs.naming import named
 
 
 @entry
@@ -23,6 +24,7 @@ def main(config: DictConfig) -> None:
         train_one_of_many(config)
         return
     cfg = validated(config, TrainConfig)
+    cfg = named(cfg, HydraConfig.get().overrides.task, group=cfg.profile)
     print(
         f"{cfg.method.name}, profile {cfg.profile}, seed {cfg.seed}, {cfg.learner.steps} steps: {cfg.output_dir}",
         flush=True,

@@ -64,7 +64,7 @@ def shared(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def page(shared: Page) -> Page:
-    for select, value in (("#left", "0"), ("#right", ""), ("#reward", ""), ("#benchmark", "")):
+    for select, value in (("#left", "oar_g"), ("#right", ""), ("#reward", ""), ("#benchmark", "")):
         shared.select_option(select, value)
     shared.fill("#search", "")
     return shared
@@ -164,13 +164,13 @@ def test_everything_by_keyboard(page: Page) -> None:
     expect(told).to_contain_text("Six token 1 of 5")
     expect(page.locator("article.chosen")).to_have_attribute("data-row", "1")
     page.keyboard.press("]")
-    expect(page.locator("#left")).to_have_value("1")
+    expect(page.locator("#left")).to_have_value("advantage")
     page.keyboard.press("[")
-    expect(page.locator("#left")).to_have_value("0")
+    expect(page.locator("#left")).to_have_value("oar_g")
     page.keyboard.press("/")
     page.keyboard.type("[three")  # in a field the keys are letters
     expect(page.locator("#search")).to_have_value("[three")
-    expect(page.locator("#left")).to_have_value("0")
+    expect(page.locator("#left")).to_have_value("oar_g")
     # One stop for each completion, however many tokens it has.
     assert page.locator(".token[tabindex='0']").count() == 2
 
@@ -260,8 +260,11 @@ def test_256_completions_open_at_once(browser: Browser, tmp_path: Path) -> None:
     assert page.locator("article").count() == 256
     made = page.locator(".token").count()
     assert 60 < made < 256 * 60 / 2
+    assert page.locator("article >> nth=200").locator(".tokens").inner_text().endswith("#### 5")
     page.keyboard.press("End")
     expect(page.locator("article >> nth=255").locator(".token")).to_have_count(60)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#completions .token").count() == 256 * 60, "all of it is printed"
     page.close()
 
 

@@ -165,7 +165,7 @@ def test_every_study_composes_and_its_runs_are_all_different(name) -> None:
     assert [(run.condition, run.arm) for run in runs] == [(c, a) for c in cfg.conditions for a in cfg.arms]
     assert len({run.folder for run in runs}) == len(runs)
     for run in runs:
-        assert run.settings.tracking.mode == "disabled"
+        assert (run.settings.tracking.mode, run.settings.tracking.group) == ("offline", name)
         if run.arm.startswith("oracle"):
             assert run.settings.gating.threshold == "absolute"
 
@@ -233,7 +233,9 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
     pictures = ["forest.png", "curves-default.png", "credit.png", "profile.png"]
     assert all((folder / file).read_bytes().startswith(b"\x89PNG") and f"]({file})" in text for file in pictures)
     kept = {file.name for file in folder.iterdir()}
-    assert kept == {*pictures, "toy.md", "scores.csv", "differences.csv", "credit.csv", "provenance.json"}
+    assert kept == {
+        *(*pictures, "toy.md", "scores.csv", "differences.csv", "credit.csv", "curves.parquet", "provenance.json")
+    }
 
 
 def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path):
