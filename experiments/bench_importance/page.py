@@ -22,7 +22,7 @@ from experiments.bench_importance.costs import (
 )
 from experiments.shared.metric_table import metric_table
 from oar.analysis.reports.figures import QUIET, legend_below, picture, series_of, style
-from oar.analysis.reports.methods import look, looks_of
+from oar.analysis.reports.methods import Look, family, look, looks_of
 from oar.analysis.reports.page import GOAL_HEADER, Goal, machine, write_csv, write_page
 from oar.analysis.signals.recall import SPEARMAN
 
@@ -46,7 +46,7 @@ GOALS = (
 )
 SPREAD = (SPEARMAN, "update_ratio", "step_ratio", "learner_ratio")  # shown with their interval or quartiles
 BY_LENGTH = [PLAIN, EXACT, OAR_G, OAR_GN, WINDOW, "routes4", "budget16"]  # all lines would hide each other
-NUMBER = re.compile(r"\d+")
+NUMBERS = {"OAR-P routes": ((0, 7), "center"), "OAR-P window + budget": ((4, -15), "right")}  # where they stand
 
 
 def write_bench(
@@ -135,18 +135,16 @@ def _draw_choice(axes: Axes, rows: pd.DataFrame, faithful: float) -> None:
     if not len(rows):
         return
     wide = rows.pivot(index="method", columns="metric", values="value").sort_values("update_ratio")
-    families: dict[str, list[str]] = {}  # variants of one look are one line
+    families: dict[Look, list[str]] = {}
     for method in wide.index:
-        families.setdefault(NUMBER.sub("", method), []).append(method)
-    for place, methods in enumerate(families.values()):
-        some, one = wide.loc[methods], look(methods[0])
+        families.setdefault(family(str(method)), []).append(method)
+    for one, methods in families.items():
+        some = wide.loc[methods]
         errors = [some[SPEARMAN] - some[f"{SPEARMAN}_low"], some[f"{SPEARMAN}_high"] - some[SPEARMAN]]
-        name = NUMBER.sub("", one.label).replace(" ,", ",").strip()
-        axes.errorbar(some["update_ratio"], some[SPEARMAN], yerr=errors, label=name, linewidth=0.9, **style(one))
+        axes.errorbar(some["update_ratio"], some[SPEARMAN], yerr=errors, label=one.label, linewidth=0.9, **style(one))
         for method, ratio, agreement in zip(methods, some["update_ratio"], some[SPEARMAN], strict=True):
-            # Lines run close together: their numbers stand above and below in turn.
-            offset = (6, 5) if place % 2 else (6, -13)
-            values = ", ".join(NUMBER.findall(look(method).label))
-            axes.annotate(values, (ratio, agreement), offset, textcoords="offset points", color=one.colour)
+            place, side = NUMBERS.get(one.label, ((5, -14), "left"))  # lines run close together
+            numbers = ", ".join(re.findall(r"\d+", look(method).label))
+            axes.annotate(numbers, (ratio, agreement), place, textcoords="offset points", ha=side, color=one.colour)
     axes.axhline(faithful, color=QUIET, linewidth=0.8, linestyle=":")
     axes.legend(loc="lower right", ncols=2)

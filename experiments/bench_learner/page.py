@@ -104,22 +104,21 @@ def write_bench_learner(
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
-    """Seconds above, peaks below, by completion length; a column for each size and batch."""
-    columns = list(dict.fromkeys(zip(table["size"], table["batch"], strict=True)))
-    sides = numbered(list(table["side"].unique()))
-    titles = [f"{size}, {batch}" for size, batch in columns]
-    with picture(path, 6.4) as figure:
-        grid = panels(figure, [*titles, *[""] * len(columns)], len(columns), sharex="col", sharey="row")
-        measured = [(*where, metric) for metric in (SECONDS, PEAK) for where in columns]
-        for axes, (size, batch, metric) in zip(grid, measured, strict=True):
+    """Seconds and peaks by completion length: a row for each size and metric, a column for each batch."""
+    sides, batches = numbered(list(table["side"].unique())), list(table["batch"].unique())
+    titles = {SECONDS: "seconds per step", PEAK: "peak memory (MiB)"}
+    measured = [(size, metric, batch) for size in table["size"].unique() for metric in titles for batch in batches]
+    named = [f"{size}, {batch}: {titles[metric]}" for size, metric, batch in measured]
+    with picture(path, 1.0 + 2.4 * len(measured) / len(batches)) as figure:
+        grid = panels(figure, named, len(batches), sharex="col", sharey="row")
+        for axes, (size, metric, batch) in zip(grid, measured, strict=True):
             rows = table[(table["size"] == size) & (table["batch"] == batch) & (table["metric"] == metric)]
             for side, look in sides.items():
                 line = rows[rows["side"] == side].sort_values("length")
                 axes.plot(line["length"], line["value"], label=look.label, **style(look))
             axes.set_xticks(sorted(rows["length"].unique()))
+        for axes in grid:
             axes.set_ylim(bottom=0)
-            if metric == PEAK:
-                axes.set_xlabel("completion length (tokens)")
-        grid[0].set_ylabel("seconds per step")
-        grid[len(columns)].set_ylabel("peak memory (MiB)")
+        for axes in grid[-len(batches) :]:
+            axes.set_xlabel("completion length (tokens)")
         legend_below(figure, series_of(grid, sides))

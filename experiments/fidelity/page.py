@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from oar.analysis.reports.figures import dots, legend_below, picture, series_of, style
-from oar.analysis.reports.methods import look, looks_of
+from oar.analysis.reports.methods import LOOKS, family, look, looks_of
 from oar.analysis.reports.page import write_csv, write_page
 from oar.analysis.signals.agreement import AGREEMENT, BACKWARD, FORWARD
 from oar.analysis.signals.recall import ALL, SPEARMAN
@@ -95,11 +95,11 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, lead: tuple[str, str], series: S
     wide = rows[rows["split"] == ALL].pivot(index="signal", columns="metric", values="value").dropna(subset=[FORWARD])
     tokens = wide[FORWARD] + wide[BACKWARD]
     points = pd.DataFrame({"tokens": tokens, "agreement": wide[SPEARMAN]})[tokens > 0].dropna()
-    for index, (name, line) in enumerate(series.items()):
+    for index, line in enumerate(series.values()):
         known = {text: points.loc[signal] for text, signal in line.items() if signal in points.index}
-        one = look(next(signal for signal in line.values() if look(signal).label != signal and signal not in lead))
+        one = family(list(line.values())[-2])  # its ends may be other signals
         x, y = zip(*known.values(), strict=True)
-        axes.plot(x, y, label=name, **style(one))
+        axes.plot(x, y, label=one.label, **style(one))
         for text, point in known.items():  # lines lie close together: their numbers stand above and below in turn
             offset = (0, 6 if index % 2 == 0 else -14)
             axes.annotate(text, tuple(point), offset, textcoords="offset points", ha="center", color=one.colour)
@@ -108,10 +108,11 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, lead: tuple[str, str], series: S
     rest = points[~points.index.isin(on_lines)].round({"tokens": 0, "agreement": 3}).groupby(["tokens", "agreement"])
     cheapest = points["tokens"].min()
     for same in rest.groups.values():
-        one, (x, y) = look(same[0]), points.loc[same[0]]
+        listed = sorted(same, key=lambda name: name not in LOOKS)
+        one, (x, y) = look(listed[0]), points.loc[listed[0]]
         axes.plot(x, y, linestyle="", **style(one))
-        names, left = ", ".join(look(name).label for name in same), x <= cheapest + 1
-        place = {"xytext": (-7, -3), "ha": "right"} if left else {"xytext": (0, 7), "ha": "center"}
+        names, left = ", ".join(look(name).label for name in listed), x <= cheapest + 1
+        place = {"xytext": (-7, -3), "ha": "right"} if left else {"xytext": (0, -15), "ha": "center"}
         axes.annotate(names, (x, y), textcoords="offset points", color=one.colour, **place)
     axes.set_xlim(left=cheapest / 2)  # room for the names of the cheapest
     axes.set_xscale("log")

@@ -50,7 +50,9 @@ def draw_calibration(table: pd.DataFrame, path: Path) -> None:
                 axes.scatter(line["score"], line["value"], s=size, color=look.colour, marker=look.marker)
             axes.set_xlim(0, 1)
             axes.set_ylim(-0.03, 1.03)
-        figure.suptitle("x: the gate's score s (log1p of the importance, min-max over the completion); larger marks: more tokens")
+        figure.suptitle(
+            "x: the gate's score s (log1p of the importance, min-max over the completion); larger marks: more tokens"
+        )
         figure.supylabel("share of causal tokens")
         shown = {name: look._replace(label=f"model {name}") for name, look in models.items()}
         legend_below(figure, series_of(grid, shown))

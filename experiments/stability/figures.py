@@ -26,6 +26,7 @@ EMPTY = "#eeeeee"
 # What the colours of a map span at least, in its unit: small differences must not look like large ones.
 SPAN = {SAMPLED_METRIC: 5.0, "entropy": 0.1, "ess_ratio": 0.2, "collapse_step": 10.0}
 CURVES = {"entropy": "policy entropy (nats)", "ess_ratio": "ESS ratio of the weights", "reward": "training reward"}
+IN_WORDS = {"gating.tau": "tau: level of the gate's threshold", "gating.beta": "beta: strength of the boost"}
 Cell = Mapping[str, Any]
 
 
@@ -85,16 +86,17 @@ def draw_trajectories(metrics: pd.DataFrame, runs: pd.DataFrame, levels: Levels,
     first, *rest = levels.keys
     rows = metrics[metrics["step"] >= 1].sort_values("step").merge(runs[["run", "collapse_step"]], on="run")
     grid: dict[str, pd.DataFrame] = {}
+    running = f"running mean of {COLLAPSE_WINDOW} steps"
     for name, title in CURVES.items():
         own = rows[rows["metric"] == LAST[name]]
         means = own.groupby("run")["value"].rolling(COLLAPSE_WINDOW, min_periods=1).mean().droplevel(0)
         own = own.assign(value=means, series=own[first].map(str), marked=own["step"] == own["collapse_step"])
         at = (
-            {f"{title},\n{short(rest[0])} {value}": own[own[rest[0]] == value] for value in levels.values[1]}
+            {f"{title}, {short(rest[0])} {value},\n{running}": own[own[rest[0]] == value] for value in levels.values[1]}
             if rest
             else {}
         )
-        grid |= at or {title: own}
+        grid |= at or {f"{title},\n{running}": own}
     draw_lines(
         grid,
         path,
@@ -128,8 +130,8 @@ def _draw_map(axes: Axes, levels: Levels, column: str, text: Callable[[Cell], st
     axes.set_xticks(range(len(across)), list(map(str, across)))
     axes.set_yticks(range(len(along)), list(map(str, along)))
     axes.grid(visible=False)
-    axes.set_xlabel(short(levels.keys[0]))
-    axes.set_ylabel(short(levels.keys[1]))
+    axes.set_xlabel(IN_WORDS.get(levels.keys[0], short(levels.keys[0])))
+    axes.set_ylabel(IN_WORDS.get(levels.keys[1], short(levels.keys[1])))
 
 
 def _accuracy_text(cell: Cell) -> str:

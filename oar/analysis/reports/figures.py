@@ -118,6 +118,7 @@ def curve_table(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
         metrics[[name for name in CURVES if name in metrics]]
         .rename_axis(index="step", columns="metric")
         .stack()
+        .dropna()
         .rename("value")
         .reset_index()
         .assign(series=method, run=number)
@@ -233,7 +234,8 @@ def dots(
             if beyond:
                 axes.plot(end, height, mark, color=of.colour, markersize=4)
         if "bootstrap_low" in row:
-            axes.hlines(height, row["bootstrap_low"], row["bootstrap_high"], color=of.colour, linewidth=2.8)
+            low, high = max(row["bootstrap_low"], -edge), min(row["bootstrap_high"], edge)
+            axes.hlines(height, low, high, color=of.colour, linewidth=2.8)
         axes.plot(row["value"], height, linestyle="", label=of.label, **style(of))
     if beside is not None:
         axes.axvline(beside, color=QUIET, linewidth=1, linestyle=":")

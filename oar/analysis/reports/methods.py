@@ -87,21 +87,30 @@ def method_order(method: str) -> tuple[int, int, str]:
 
 
 def look(method: str) -> Look:
-    """Its entry in LOOKS. `routes4` and `budget_8_window_8` are OAR-P's variants at these values, each with its family's look.
+    """Its entry in LOOKS; a variant at a value, as `routes4`, has its family's with the value in the label.
 
     What is not in the table has a colour that nothing in it has; colour and marker follow from the name alone.
     """
-    found, values = LOOKS.get(method), _SET_TO.findall(method)
-    if found is None and values and not _SET_TO.sub("", method):
-        values.sort(reverse=True)  # the window first
-        family = LOOKS["_".join(["oar_p", *(name for name, _ in values)])]
-        return family._replace(label=f"OAR-P {', '.join(' '.join(value) for value in values)}")
+    if values := _values(method):
+        return family(method)._replace(label=f"OAR-P {', '.join(' '.join(value) for value in values)}")
+    found = LOOKS.get(method)
     if found is None:
         number = zlib.crc32(method.encode())
         colour, marker = number % len(OTHER_COLOURS), number // len(OTHER_COLOURS) % len(MARKERS)
         found = Look(method, OTHER_COLOURS[colour], MARKERS[marker])
     of_kind = kind(method)
     return found if of_kind == METHOD else found._replace(label=f"{found.label} ({of_kind})", kind=of_kind)
+
+
+def family(method: str) -> Look:
+    """The look of all variants that differ from it in a value: of `budget_8_window_8` that of `oar_p_window_budget`."""
+    names = [name for name, _ in _values(method)]
+    return look("_".join(["oar_p", *names])) if names else look(method)
+
+
+def _values(method: str) -> list[tuple[str, str]]:
+    """(window, 8), (budget, 16) of `window8_budget16` or `budget_16_window_8`; nothing of what is no variant at a value."""
+    return sorted(_SET_TO.findall(method), reverse=True) if not _SET_TO.sub("", method) else []
 
 
 def looks_of(methods: Sequence[str]) -> dict[str, Look]:
