@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -78,7 +79,8 @@ def draw_fidelity(table: pd.DataFrame, path: Path, *, lead: tuple[str, str], ser
     """Above: cost against Spearman under the first condition. Below: the two signals of `lead` under every condition."""
     conditions = list(table["condition"].unique())
     with picture(path, 6.8 + 0.36 * len(conditions)) as figure:
-        upper, lower = figure.subfigures(2, 1, height_ratios=(4.6, 2.2 + 0.36 * len(conditions)))
+        heights = (4.6, 2.2 + 0.36 * len(conditions))
+        upper, lower = figure.subfigures(2, 1, height_ratios=heights, squeeze=False).flat
         above, below = upper.subplots(), lower.subplots()
         _draw_costs(above, table[table["condition"] == conditions[0]], lead, series)
         above.set_title(f"cost and fidelity, condition {conditions[0]}")
@@ -112,9 +114,10 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, lead: tuple[str, str], series: S
         one, (x, y) = look(listed[0]), points.loc[listed[0]]
         axes.plot(x, y, linestyle="", **style(one))
         names, left = ", ".join(look(name).label for name in listed), x <= cheapest + 1
-        place = {"xytext": (-7, -3), "ha": "right"} if left else {"xytext": (0, -15), "ha": "center"}
+        place: dict[str, Any] = {"xytext": (-7, -3), "ha": "right"} if left else {"xytext": (4, -17), "ha": "right"}
         axes.annotate(names, (x, y), textcoords="offset points", color=one.colour, **place)
-    axes.set_xlim(left=cheapest / 2)  # room for the names of the cheapest
+    axes.set_xlim(cheapest / 2, points["tokens"].max() * 1.15)  # room for the names of the cheapest and the dearest
+    axes.margins(y=0.1)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

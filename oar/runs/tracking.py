@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from oar.common.errors import ConfigError, DataError, OarError
 from oar.common.files import write_text_atomic
@@ -29,7 +29,7 @@ class Logger(Protocol):
     def samples(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Completions, one at least."""
 
-    def final(self, step: int, values: Mapping[str, float], rows: Sequence[Mapping[str, object]]) -> None:
+    def final(self, step: int, values: Mapping[str, float], rows: Sequence[Mapping[Any, object]]) -> None:
         """The final evaluation: `final/<benchmark>/<metric>`, and its table."""
 
     def page(self, step: int, name: str, path: Path) -> None:
@@ -96,7 +96,7 @@ class Tracker:
         for logger in self.loggers if rows else ():
             logger.samples(step, rows)
 
-    def log_final(self, step: int, metrics: Mapping[str, float], rows: Sequence[Mapping[str, object]]) -> None:
+    def log_final(self, step: int, metrics: Mapping[str, float], rows: Sequence[Mapping[Any, object]]) -> None:
         """The final evaluation, which evaluation.csv holds: `eval/...` as metrics, and its table."""
         values = {name.replace("eval/", "final/", 1): value for name, value in _finite(step, metrics).items()}
         for logger in self.loggers:

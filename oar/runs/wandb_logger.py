@@ -4,14 +4,15 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from oar.common.errors import ConfigError, DataError, OarError
 from oar.common.files import write_text_atomic
 from oar.config.learner import TrackingConfig
 
 RUN_ID = "wandb_run_id.txt"
-# Of a metric over steps W&B's table of runs shows the last value; of these the one that tells runs apart.
-SUMMARIES = {"eval/mean/*": "max", "train/reward_mean": "mean", "train/entropy": "min"}
+# Of a metric over steps W&B's table of runs shows the last value; of these the one that tells runs apart as well.
+SUMMARIES = {"eval/mean/avg@1": "max,last", "train/entropy": "min,last"}
 
 
 class WandbLogger:
@@ -81,7 +82,7 @@ class WandbLogger:
         histogram = {"weights/of_tokens": wandb.Histogram(weights)} if weights else {}
         self._run.log({"step": step, "samples": self._table, **histogram})
 
-    def final(self, step: int, values: Mapping[str, float], rows: Sequence[Mapping[str, object]]) -> None:
+    def final(self, step: int, values: Mapping[str, float], rows: Sequence[Mapping[Any, object]]) -> None:
         """Values of the run's summary, which the table of runs sorts by, and a table, `final_evaluation`."""
         import wandb
 

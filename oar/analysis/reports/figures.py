@@ -12,7 +12,6 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -80,14 +79,14 @@ def panels(figure: Figure, titles: Sequence[str], columns: int, **shared: Any) -
     return axes[: len(titles)]
 
 
-def legend_below(figure: Figure, named: Mapping[str, Artist], title: str = "") -> None:
+def legend_below(figure: Figure, named: Mapping[str, Any], title: str = "") -> None:
     """One legend for all panels below them, in as many rows as it needs."""
     columns = max(1, LEGEND_LETTERS // (6 + max(map(len, named), default=0)))
     place: dict[str, Any] = {"loc": "outside lower center", "ncols": min(columns, len(named) or 1)}
     figure.legend(named.values(), named.keys(), title=title or None, **place)
 
 
-def series_of(axes: Sequence[Axes], looks: Mapping[str, Look]) -> dict[str, Artist]:
+def series_of(axes: Sequence[Axes], looks: Mapping[str, Look]) -> dict[str, Any]:
     """By label what stands for each series in a legend, in the order of `looks`."""
     drawn = {text: line for one in axes for line, text in zip(*one.get_legend_handles_labels(), strict=True)}
     return {one.label: drawn[one.label] for one in looks.values() if one.label in drawn}
@@ -116,11 +115,10 @@ def curve_table(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
     """Long: series, run, step, metric, value of the metrics of CURVES. `runs`: (method, metrics by step) of each."""
     rows = [
         metrics[[name for name in CURVES if name in metrics]]
-        .rename_axis(index="step", columns="metric")
-        .stack()
-        .dropna()
-        .rename("value")
+        .rename_axis("step")
         .reset_index()
+        .melt("step", var_name="metric")
+        .dropna()
         .assign(series=method, run=number)
         for number, (method, metrics) in enumerate(runs)
     ]
@@ -172,7 +170,7 @@ def lines(axes: Axes, rows: pd.DataFrame, *, looks: Mapping[str, Look], window: 
         mean = runs.dropna().mean(axis=1)
         if runs.shape[1] > 1:
             axes.fill_between(runs.index, runs.min(axis=1), runs.max(axis=1), color=of.colour, alpha=0.2, linewidth=0)
-        marks = {"markevery": max(1, len(mean) // 8), "linestyle": dash(of)}
+        marks: dict[str, Any] = {"markevery": max(1, len(mean) // 8), "linestyle": dash(of)}
         axes.plot(mean, linewidth=1.8, label=of.label, **style(of), **marks)
     if "marked" in rows:
         crosses = rows[rows["marked"]]
