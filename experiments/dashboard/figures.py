@@ -25,7 +25,7 @@ SYMBOLS = dict(
         MARKERS,
         (
             *("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star"),
-            *("triangle-left", "triangle-right", "pentagon", "hexagon", "diamond-tall"),
+            *("pentagon", "hexagon", "diamond-tall", "octagon", "hexagon2"),
         ),
         strict=True,
     )

@@ -20,7 +20,8 @@ GREY, BLUE, ORANGE, GREEN, VERMILLION = "#7f7f7f", "#0072B2", "#E69F00", "#009E7
 SKY, PINK, BLACK, INDIGO, BROWN = "#56B4E9", "#CC79A7", "#000000", "#332288", "#8C510A"
 # Of what is not in LOOKS (new methods, levels of a setting, models): none of these colours is there.
 OTHER_COLOURS = ("#882255", "#44AA99", "#999933", "#CC6677", "#117733", "#6699CC", "#AA4499", "#661100")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")  # matplotlib's
+# matplotlib's; < and > stand for an interval that goes on beyond the edge
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "d", "8", "H")
 
 
 class Look(NamedTuple):
@@ -43,8 +44,8 @@ LOOKS = {
     "oar_p_budget": Look("OAR-P budget", BLACK, "p"),
     "oar_p_window_budget": Look("OAR-P window + budget", BROWN, "d"),
     "plain": Look("OAR-P plain", GREY, "D"),
-    "oar_p_random_token": Look("OAR-P random token", ORANGE, "<"),
-    "oar_p_resampled": Look("OAR-P resampled", BLUE, ">"),
+    "oar_p_random_token": Look("OAR-P random token", ORANGE, "h"),
+    "oar_p_resampled": Look("OAR-P resampled", BLUE, "h"),
     "oar_p_knockout": Look("OAR-P knock-out", VERMILLION, "h"),
     "oar_p_surprisal": Look("OAR-P × surprisal", GREEN, "*"),
     "oar_gn_surprisal": Look("OAR-GN × surprisal", VERMILLION, "*"),
@@ -65,7 +66,7 @@ LOOKS = {
     "oracle_causal_boost": Look("oracle_causal_boost", INDIGO, "^"),
     "oracle_causal_suppress": Look("oracle_causal_suppress", INDIGO, "v"),
     "oracle_error": Look("oracle_error", PINK, "s"),
-    "oracle_error_boost": Look("oracle_error_boost", PINK, ">"),
+    "oracle_error_boost": Look("oracle_error_boost", PINK, "p"),
     "oracle_error_suppress": Look("oracle_error_suppress", PINK, "v"),
     "oracle_written": Look("oracle_written", SKY, "o"),
     "oracle_written_boost": Look("oracle_written_boost", SKY, "^"),
