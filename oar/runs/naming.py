@@ -29,10 +29,14 @@ def named(cfg: TrainConfig, overrides: Sequence[str], group: str) -> TrainConfig
 
 
 def run_name(cfg: TrainConfig, overrides: Sequence[str]) -> str:
-    """`oar_g-tau0.4-seed1`: the method, each override that changes what a step computes, the seed."""
+    """`oar_g-tau0.4-seed1`: the method, each override that changes what a step computes, the seed.
+
+    A run of no training steps is the base model's, whatever its method.
+    """
+    method = cfg.method.name if cfg.learner.steps else "base"
     told = [_told(text) for text in overrides if not text.startswith((*SILENT, "hydra", "method=", "profile="))]
     seed = f"seed{cfg.seed}"
-    return "-".join([cfg.method.name, *told])[: LONGEST - len(seed) - 1] + f"-{seed}"
+    return "-".join([method, *told])[: LONGEST - len(seed) - 1] + f"-{seed}"
 
 
 def _told(override: str) -> str:

@@ -201,7 +201,7 @@ def test_costs_are_read_in_steps_of_grpo() -> None:
     answer = what_it_costs(pd.DataFrame(rows))
     assert answer is not None
     assert answer.short == "A step takes 1.20 (OAR-G) to 2.80 (OAR-P) of GRPO's."
-    assert answer.line == "OAR-G 1.20 [1.10, 1.30], OAR-P 2.80 [2.70, 2.90]."
+    assert answer.line.startswith("OAR-G 1.20 [1.10, 1.30], OAR-P 2.80 [2.70, 2.90]. Measured by itself")
     assert answer.number == "2.80 times GRPO's step (OAR-P)"
 
 
