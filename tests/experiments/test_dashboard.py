@@ -241,6 +241,14 @@ def test_completions_of_another_version_are_named_and_left_out(tmp_path: Path) -
     assert any("Completions of grpo-seed1 are left out" in note for note in notes)
 
 
+def test_what_is_0_throughout_is_said_and_not_drawn(tmp_path: Path) -> None:
+    runs = [read_logged(folder) for folder in find_runs([REAL])]
+    text = dashboard_html("Real", runs, folder=tmp_path, axis="step", points=9, samples=1, provenance={})
+    assert "0 at every step of every run: KL to the policy that drew, Clipped tokens." in text
+    assert text.count("KL to the policy that drew") == 1
+    assert "Gradient norm" in text
+
+
 def test_the_page_loads_plotly_from_beside_it_and_holds_text_as_text(tmp_path: Path) -> None:
     folder = small_runs(tmp_path)
     renamed = (folder / "grpo-seed2").rename(folder / "<img src=x onerror=alert(1)>")
