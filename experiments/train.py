@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from oar.command_line.entry import entry
 from oar.config import TrainConfig, validated
+from oar.runs.naming import named
 
 
 @entry
@@ -23,6 +24,7 @@ def main(config: DictConfig) -> None:
         train_one_of_many(config)
         return
     cfg = validated(config, TrainConfig)
+    cfg = named(cfg, HydraConfig.get().overrides.task, group=cfg.profile)
     adapter = "" if cfg.model.lora is None else f" with an adapter of rank {cfg.model.lora.r}"
     print(
         f"{cfg.method.name} on {cfg.model.path or cfg.model.name}{adapter}, data {cfg.data.name}, {cfg.learner.steps} steps, "

@@ -117,7 +117,7 @@ def save_workspace(project: Project, title: str, url: str | None) -> str:
         view.runset_settings = ws.RunsetSettings(
             filters=project.filters,
             groupby=[Config(key) for key in project.keys],
-            group_colors={ws.GroupPath(*_values(line)): line.colour for line in project.lines},
+            group_colors={ws.GroupPath(*_values(line)): line.look.colour for line in project.lines},
         )
         view.save()
     return str(view.url)
@@ -228,7 +228,7 @@ def _blocks(project: Project, section: Section) -> list[Any]:
             tuple(
                 wr.RunsetGroupKey(wr.Config(key), value) for key, value in zip(project.keys, _values(line), strict=True)
             ),
-        ): line.colour
+        ): line.look.colour
         for line in project.lines
     }
     return [wr.H2(section.name), wr.PanelGrid(runsets=[runset], panels=made, custom_run_colors=colours)]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from oar.analysis.reports.figures import draw_dots
-from oar.analysis.reports.methods import CONTROL, METHOD, ORACLE, kind
+from oar.analysis.reports.methods import CONTROL, METHOD, ORACLE, kind, label, looks_of
 from oar.analysis.reports.page import write_csv, write_page
 from oar.common.errors import DataError
 from oar.learner.run import CURVE, EARNED
@@ -139,14 +139,14 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
     best = summary[summary["best"]].rename(
         columns={"standing": "value", "standing_low": "low", "standing_high": "high"}
     )
-    best = best.assign(line=best["arm"], series=best["arm"])
+    best = best.assign(line=best["arm"].map(label), series=best["arm"])
     panels = {str(condition): own for condition, own in best.groupby("condition", sort=False)}
     draw_dots(
         panels,
         path,
-        series=arms,
+        looks=looks_of(arms),
         beside=dict.fromkeys(panels, CEILING),
-        xlabel="share of the steps from GRPO (0) to the ceiling (1) that are saved",
+        xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
         note="median over seeds, and their range; an arm that does not get there has no mark",
     )
 

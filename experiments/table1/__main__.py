@@ -62,7 +62,12 @@ def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
     jobs = []
     for seed in range(1, cfg.seeds + 1):
         for name in (BASE, *cfg.methods):
-            overrides = [*common, f"seed={seed}", f"method={'grpo' if name == BASE else name}"]
+            overrides = [
+                f"tracking.group={folder.name}",
+                *common,
+                f"seed={seed}",
+                f"method={'grpo' if name == BASE else name}",
+            ]
             steps = 0 if name == BASE else cfg.steps
             overrides += [] if steps is None else [f"learner.steps={steps}"]
             jobs.append(Job(folder / "cells" / f"{name}-seed{seed}", overrides, composed_run(overrides), name))

@@ -46,7 +46,7 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
     Everything that can be refused is refused before the first process starts. Raises ConfigError for that, EngineError when the
     engine cannot start or dies (and is not to be restarted), OarError when the learner is killed.
     """
-    check_tracking(cfg.tracking.mode)  # type: ignore[arg-type]  # validated
+    check_tracking(cfg.tracking.mode)
     refuse_without_gpus(cfg)
     refuse_without_gpu(cfg.sync)
     Method.built(cfg)

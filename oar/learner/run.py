@@ -99,6 +99,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                     keep=cfg.learner.keep_checkpoints,
                     ranks=ranks,
                 )
+                if tracker is not None and cfg.tracking.checkpoints:
+                    tracker.log_checkpoint(learner.step, checkpoint_of(folder / CHECKPOINTS, learner.step))
             if tracker is not None:
                 tell(learner.step, progress_line(report, learner.step, cfg.learner.steps), held_out(curve))
         result = steady(partial(final_evaluation, learner)) if ranks.count == 1 else None
@@ -119,6 +121,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
         "template": learner.task.template_record(),
     }
     result.save(folder, provenance)
+    tracker.log_final(learner.step, result.metrics(), result.summary.to_dict("records"))
     tracker.finish()
     print(ending(result, folder), flush=True)
 
@@ -162,13 +165,11 @@ def make_tracker(cfg: TrainConfig, folder: Path) -> Tracker:
     """Where the run's metrics go."""
     return start_tracker(
         folder,
-        mode=cfg.tracking.mode,  # type: ignore[arg-type]  # validated
-        project=cfg.tracking.project,
-        group=cfg.tracking.group,
-        name=folder.name,
+        cfg.tracking,
         job_type=cfg.method.name,
         tags=[cfg.profile, cfg.method.name, cfg.gating.name, cfg.probe.name],
         config=asdict(cfg),
+        max_logprob_diff=cfg.sync.max_logprob_diff,
     )
 
 

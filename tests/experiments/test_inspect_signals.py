@@ -18,7 +18,7 @@ from oar.learner.samples import Sample, read_samples, sample_rows
 from oar.learner.step import Clock, Learner, StepReport
 from oar.learner.update import LossBatch
 from oar.method.advantages import group_advantages
-from oar.runs.tracking import LocalTracker
+from oar.runs.tracking import Tracker
 from oar.tasks.words import build_tokenizer
 from tests.analysis.test_examine import PROBLEM, RIGHT, SILENT, WRONG, model, rollout, task
 from tests.config.test_config import composed
@@ -41,7 +41,7 @@ def kept(folder: Path, cfg: TrainConfig, *texts: str) -> list[Sample]:
     credit = learner.credit(graded, data.advantages, Clock())
     scored = learner.score(data, credit, torch.ones(len(texts), dtype=torch.bool))
     credited = Credited.joined(scored, data.loss_mask.shape, ALONE, torch.device("cpu"))
-    tracker = LocalTracker(folder)
+    tracker = Tracker(folder)
     tracker.resume(-1)
     tracker.log_samples(STEP, sample_rows(task(), StepReport({}, {}, graded, data.advantages, credited), len(texts)))
     step, samples = read_samples(folder, None)
