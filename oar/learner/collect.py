@@ -80,8 +80,13 @@ def grade_groups(
     ]
 
 
-def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.device) -> GradedBatch:
-    """Find each completion's segments and its ground truth, and collate all."""
+def collate_groups(
+    groups: Sequence[GradedGroup], task: Task, device: torch.device, context: str | None = None
+) -> GradedBatch:
+    """Find each completion's segments and its ground truth, and collate all.
+
+    `context` (`oar.names.CONTEXTS`): what privileged prompts show, None where none are asked for.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     owners = [group.problem for group in groups for _ in group.rollouts]
     texts = [text for group in groups for text in group.texts]
@@ -93,6 +98,9 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
         [rollout.sampler_logprobs for rollout in rollouts],
         [task.segments(rollout.completion_ids, text) for rollout, text in zip(rollouts, texts, strict=True)],
         [gold for group in groups for gold in [task.encode_gold(group.problem)] * len(group.rollouts)],
+        None
+        if context is None
+        else [ids for one in groups for ids in task.encode_contexts(context, one.problem, one.texts, one.verdicts)],
         pad_id=task.pad_id,
         device=device,
     )
@@ -112,10 +120,14 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
 
 
 def grade_rollouts(
-    problems: Sequence[Problem], groups: Sequence[Sequence[Rollout]], task: Task, device: torch.device
+    problems: Sequence[Problem],
+    groups: Sequence[Sequence[Rollout]],
+    task: Task,
+    device: torch.device,
+    context: str | None = None,
 ) -> GradedBatch:
     """Both at once: from the completions of each problem to a batch."""
-    return collate_groups(grade_groups(problems, groups, task), task, device)
+    return collate_groups(grade_groups(problems, groups, task), task, device, context)
 
 
 def _collated_marks(marks: Sequence[Mapping[str, Sequence[bool]]], completion_mask: Tensor) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, CreditSignal, gives, needs_batch
+from oar.method.importance.base import context_of
 from oar.method.losses import Surrogate
 from oar.method.probes import make_probe
 from oar.tasks.task import Task
@@ -45,12 +46,27 @@ class Method:
                 "learner.ratio_level must be token where a method gives signed token advantages, "
                 "for a sequence is clipped as a whole, by one sign."
             )
+        if cfg.method.teacher.kind != "live" and method.context is None:
+            raise ConfigError(
+                f"method.teacher.kind must be live where the method asks for no privileged context, but is "
+                f"{cfg.method.teacher.kind!r}."
+            )
         return method
 
     @property
     def signed(self) -> bool:
         """Whether the signal gives token advantages of its own."""
         return gives(self.signal) == "advantages"
+
+    @property
+    def context(self) -> str | None:
+        """What its privileged look shows, if it asks for one."""
+        return context_of(self.signal) or context_of(self.auxiliary)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether its loss compares with the starting model (`needs_reference` of the auxiliary loss)."""
+        return getattr(self.auxiliary, "needs_reference", False)
 
     @property
     def all_contribute(self) -> bool:
@@ -127,6 +143,10 @@ class StepCredit:
     cfg: TrainConfig
     step: int  # from 0
     clock: Clock
+    teacher: PreTrainedModel | None = None
+    reference: PreTrainedModel | None = None
+    announcement: Sequence[int] = ()
+    step_end_ids: Tensor | None = None
 
     @property
     def needs_batch(self) -> bool:
@@ -144,11 +164,11 @@ class StepCredit:
             credit = self.assigner.assign(self.inputs(rows, scores))
         return Credited.of(rows, scores, credit)
 
-    def auxiliary_loss(self, rows: Tensor, scores: Scores) -> Tensor | None:
+    def auxiliary_loss(self, rows: Tensor, scores: Scores, old_logprobs: Tensor) -> Tensor | None:
         """(R, T) of the completions `rows`, whose `scores` are the update's own; None where the method has none."""
-        return None if self.auxiliary is None else self.auxiliary(self.inputs(rows, scores))
+        return None if self.auxiliary is None else self.auxiliary(self.inputs(rows, scores, old_logprobs))
 
-    def inputs(self, rows: Tensor, scores: Scores) -> CreditInputs:
+    def inputs(self, rows: Tensor, scores: Scores, old_logprobs: Tensor | None = None) -> CreditInputs:
         """All that is known of the completions `rows`."""
         return CreditInputs(
             self.model,
@@ -160,4 +180,11 @@ class StepCredit:
             advantages=self.advantages[rows],
             groups=rows // self.cfg.learner.num_generations,
             step=self.step,
+            temperature=self.cfg.rollout.temperature,
+            teacher=self.teacher,
+            reference=self.reference,
+            old_logprobs=old_logprobs,
+            correct=self.graded.correct[rows],
+            announcement=self.announcement,
+            step_end_ids=self.step_end_ids,
         )

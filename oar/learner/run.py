@@ -25,6 +25,7 @@ from oar.learner.checkpoint import (
     save_checkpoint,
 )
 from oar.learner.collect import GradedGroup, grade_groups
+from oar.learner.credit import Method
 from oar.learner.distributed import Ranks, joined
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.parity import parity_metrics
@@ -32,6 +33,7 @@ from oar.learner.recovery import Recovery, Steady
 from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
+from oar.learner.teacher import load_teacher
 from oar.method.forward.logprobs import score_completions
 from oar.model.load import load_policy, load_tokenizer, load_trained
 from oar.rollout.access import engine_token
@@ -89,6 +91,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                     {"identity": cfg.identity(), "accuracy": curve.get(CURVE)},
                     keep=cfg.learner.keep_checkpoints,
                     ranks=ranks,
+                    teacher=learner.follower,
                 )
             if tracker is not None:
                 print(progress_line(report, learner.step, cfg.learner.steps), flush=True)
@@ -137,14 +140,17 @@ def make_learner(
     tokenizer = load_tokenizer(checkpoint or start_model)
     if ranks.count > 1 or cfg.learner.compute_dtype != "float32":
         shard(model, getattr(torch, cfg.learner.compute_dtype))
-    # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
-    reference = load_policy(start_model, cfg.learner.compute_dtype) if cfg.learner.kl_coef > 0 else None
+    # The reference is the model before training, also in a run that goes on from a checkpoint.
+    teacher, dtype = cfg.method.teacher, cfg.learner.compute_dtype
+    asked = cfg.learner.kl_coef > 0 or Method.built(cfg).needs_reference or teacher.kind == "start"
+    reference = load_policy(start_model, dtype) if asked else None
+    taught_by = load_teacher(start_model, checkpoint, dtype) if teacher.follows else None
     token = engine_token(cfg.rollout.token_file)
     client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
-    dtype = getattr(torch, cfg.model.dtype)
-    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder, dtype)
+    engine_dtype = getattr(torch, cfg.model.dtype)
+    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder, engine_dtype)
     task = Task.named(tokenizer, cfg.model.marker, cfg.template)
-    learner = Learner(cfg, model, reference, task, client, sync, ranks)
+    learner = Learner(cfg, model, reference, task, client, sync, ranks, taught_by)
     if checkpoint is not None:
         load_optimizer(checkpoint / OPTIMIZER_FOLDER, model, learner.optimizer)
         learner.step = checkpoint_step(checkpoint)

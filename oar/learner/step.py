@@ -23,6 +23,7 @@ from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
 from oar.learner.rollouts import GroupSampler, GroupStream
 from oar.learner.sharding import gathered, recomputed_layers
+from oar.learner.teacher import follow
 from oar.learner.transfer import push
 from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer
 from oar.method.advantages import group_advantages, overlong_penalty
@@ -62,14 +63,18 @@ class Learner:
         client: Engine,
         sync: WeightSync,
         ranks: Ranks = ALONE,
+        teacher: PreTrainedModel | None = None,
     ) -> None:
+        """`reference`: the starting model, where one is asked for; `teacher`: one that follows the policy."""
         self.cfg, self.model, self.reference = cfg, model, reference
+        self.teacher = reference if cfg.method.teacher.kind == "start" else teacher
+        self.method = Method.built(cfg)
         self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
         self.step = 0
         self.source = build("data.source", cfg.data.source, cfg.allow_targets).fitting(self.fits)
         self.reward = RewardTerms.built(cfg.reward, cfg.allow_targets)
         self.groups = GroupStream(GroupSampler(cfg, task, client, self.source, self.reward) if ranks.first else None)
-        self.method = Method.built(cfg)
+        self.step_end_ids = torch.tensor(task.step_end_ids(), device=model.device)
         self.optimizer = make_optimizer(model, cfg.learner)
 
     def training_step(self, steady: Steady = once) -> StepReport:
@@ -93,25 +98,42 @@ class Learner:
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
                 # With one update the weights that score are those that are updated: its own forward scores and credits too.
-                idle = ~data.contributing(self.reference)  # the update runs no forward for these
+                idle = ~data.contributing(self.kl_reference)  # the update runs no forward for these
                 scored = self.score(data, credit, torch.ones_like(idle) if credit.comes_first else idle)
             with clock("update"):
                 update, credited = self.update(data, credit, scored, graded.weight_version)
         self.step += 1
+        if self.follower is not None:
+            follow(self.follower, self.model, self.cfg.method.teacher, self.step)
         with clock("sync"):
             steady(self.publish)
         metrics = batch_metrics(graded, advantages, credited, cfg.num_generations) | drawn.metrics | update
         return StepReport(metrics, clock.seconds(), graded, advantages, credited)
 
+    @property
+    def kl_reference(self) -> PreTrainedModel | None:
+        """The reference of the objective's KL term, where it has one."""
+        return self.reference if self.cfg.learner.kl_coef > 0 else None
+
+    @property
+    def follower(self) -> PreTrainedModel | None:
+        """The teacher where it follows the policy: what a checkpoint has to hold."""
+        return self.teacher if self.cfg.method.teacher.follows else None
+
     def fits(self, problem: Problem) -> bool:
-        """Whether its prompt leaves room for a whole completion: the engine refuses one that does not."""
+        """Whether its prompt leaves room for a whole completion: the engine refuses one that does not.
+
+        Raises DataError where the method is to show a solution that the problem does not have.
+        """
         rollout = self.cfg.rollout
+        if self.method.context == "solution":
+            self.task.encode_contexts("solution", problem, [], [])
         return len(self.task.encode_prompt(problem)) <= rollout.max_model_len - rollout.max_new_tokens
 
     def batch(self, groups: Sequence[GradedGroup]) -> GradedBatch:
         """What was drawn, of which only the first rank has any, as tensors on all ranks."""
         device = self.model.device
-        graded = collate_groups(groups, self.task, device) if self.ranks.first else None
+        graded = collate_groups(groups, self.task, device, self.method.context) if self.ranks.first else None
         return share_graded(graded, self.ranks, device)
 
     def rewards(self, graded: GradedBatch) -> Tensor:
@@ -123,8 +145,20 @@ class Learner:
 
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
-        assigner = credit_assigner(self.cfg, self.task, self.method.signal, self.step)
-        return StepCredit(assigner, self.method.auxiliary, self.model, graded, advantages, self.cfg, self.step, clock)
+        return StepCredit(
+            credit_assigner(self.cfg, self.task, self.method.signal, self.step),
+            self.method.auxiliary,
+            self.model,
+            graded,
+            advantages,
+            self.cfg,
+            self.step,
+            clock,
+            self.teacher,
+            self.reference,
+            self.task.encode_marker(self.cfg.probe.conclude),
+            self.step_end_ids,
+        )
 
     @torch.no_grad()
     def score(self, data: LossBatch, credit: StepCredit, which: Tensor) -> list[Credited]:
@@ -170,7 +204,7 @@ class Learner:
             with gathered(self.model):
                 report, found = accumulate_gradient(
                     self.model,
-                    self.reference,
+                    self.kl_reference,
                     data,
                     index.to(self.model.device),
                     cfg,
@@ -226,5 +260,7 @@ def batch_metrics(
     }
     names = graded.terms[0] if graded.terms else ()
     earned = {f"reward/{name}": sum(terms[name] for terms in graded.terms) / len(graded.terms) for name in names}
+    if batch.context_ids.shape[1]:
+        metrics["credit/context_share"] = float(batch.has_context.float().mean())
     how = {f"grading/{outcome}_share": share for outcome, share in graded.outcomes.items()}
     return metrics | earned | how | {f"weights/{name}": value for name, value in weights.items()}

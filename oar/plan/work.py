@@ -5,19 +5,24 @@ from typing import Protocol, runtime_checkable
 
 from oar.config import LearnerConfig, TrainConfig
 from oar.method.importance import (
+    ActionWeights,
     CounterfactualDrop,
     CreditSignal,
     GradientDrop,
     GradientImportance,
     GradientNormImportance,
+    InformationAdvantages,
     InvertedImportance,
     PerturbationImportance,
+    SelfDistilledWeights,
     ShuffledImportance,
     SignedAdvantages,
     SignMatchedImportance,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
+
+STEP_TOKENS = 16  # of the reasoning (assumption): a sentence of a word problem has 9, a line of a derivation 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +126,19 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             | InvertedImportance(of=of)
             | SignMatchedImportance(of=of)
             | SignedAdvantages(of=of)
+            | ActionWeights(of=of)
         ):
             return importance_work(of, lengths, learner)
         case CounterfactualDrop(of=of):  # the right answer has a clean forward of its own
             return forward(lengths.shown, lengths.answer) + importance_work(of, lengths, learner)
         case GradientDrop():
             return forward(lengths.shown, lengths.answer) + _gradient_norm(lengths, checkpointing)
+        case SelfDistilledWeights(context=context):
+            return taught(lengths, context)
+        case InformationAdvantages():  # the right answer behind each prefix
+            steps = -(-lengths.reasoning // STEP_TOKENS)
+            prefixes = (min(step * STEP_TOKENS, lengths.reasoning) for step in range(steps + 1))
+            return sum((forward(lengths.prompt + one + lengths.tail, lengths.answer) for one in prefixes), Work())
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
         case GradientImportance(noise_draws=draws):
@@ -143,6 +155,13 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             chosen = _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
             return _gradient_norm(lengths, checkpointing) + chosen
     return estimator.work(lengths) if isinstance(estimator, SaysItsWork) else Work()
+
+
+def taught(lengths: Lengths, context: str) -> Work:
+    """A teacher's forward of a completion behind its privileged prompt; a solution is taken for as long as the reasoning."""
+    completion = lengths.reasoning + lengths.marker + lengths.answer + 1  # EOS
+    shown = lengths.reasoning if context in ("solution", "peer") else 0
+    return forward(lengths.prompt + shown + completion, completion)
 
 
 def is_known(estimator: CreditSignal) -> bool:

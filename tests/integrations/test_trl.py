@@ -258,7 +258,8 @@ def test_methods_and_gatings_are_those_of_conf() -> None:
     """Every file of conf/method that a trainer without marks can use, with the same numbers; so with conf/gating."""
     knockout = OmegaConf.create({"counterfactual": {"name": "knockout"}})
     for name in names("method") - {"random_reward"}:
-        if name.startswith((ORACLES, "oar_s")):  # they need what only the task knows: its marks, its right answers
+        # They need what only the task knows: its marks, its right answers, what it shows a teacher.
+        if name.startswith((ORACLES, "oar_s", "rlsd", "serl", "sdpg", "sdpo", "mig")):
             continue
         method = OmegaConf.merge(knockout, composed(name=f"method/{name}")).method
         assert estimator_named(name, "knockout") == build("method.estimator", method.estimator), name

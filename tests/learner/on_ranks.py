@@ -60,6 +60,9 @@ RUNS = {
         f"model.lora={{r: 4, alpha: 8, targets: [{', '.join(ADAPTED)}]}}",
     ],
     "signed": ["method=oar_s_advantage"],  # groups without an advantage have a gradient too
+    "taught": ["method=sdpo", "method.teacher.rate=0.5"],  # by a teacher that every rank averages
+    "two losses": ["method=sdpg", "method.auxiliary.divergence=1", "learner.updates_per_rollout=2"],
+    "gains": ["method=mig"],  # which every rank computes
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
@@ -169,10 +172,8 @@ def train(
     while learner.step < STEPS:
         curve.append(learner.training_step().metrics)
         if save_to is not None:
-            task, state = learner.task, {"identity": learner.cfg.identity()}
-            save_checkpoint(
-                save_to, learner.step, learner.model, task.tokenizer, learner.optimizer, state, keep=STEPS, ranks=ranks
-            )
+            held = learner.model, learner.task.tokenizer, learner.optimizer, {"identity": learner.cfg.identity()}
+            save_checkpoint(save_to, learner.step, *held, keep=STEPS, ranks=ranks, teacher=learner.follower)
     return curve, learner.sync.weights if ranks.first else {}
 
 

@@ -13,11 +13,14 @@ from oar.config import build
 from oar.method.forward.logprobs import run_forward
 from oar.method.forward.packing import Packing
 from oar.method.importance import (
+    ActionWeights,
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
+    InformationAdvantages,
     InvertedImportance,
     PerturbationImportance,
+    SelfDistilledWeights,
     ShuffledImportance,
 )
 from oar.method.importance import gradient as gradient_module
@@ -177,6 +180,9 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
         (PerturbationImportance(window=0, routes=1), {}, Work(59, 59 * 19 + 190, 30)),
         (PerturbationImportance(budget=4), {}, Work(19 + 38, 380 + 38 * 19, 3 + 12)),
         (GradientNormImportance(), {}, Work(19, 2 * 190, 3)),
+        (SelfDistilledWeights(context="answer"), {}, forward(5 + 16, 16)),  # reasoning, marker, answer and EOS
+        (ActionWeights(SelfDistilledWeights()), {}, forward(5 + 10 + 16, 16)),
+        (InformationAdvantages(), {}, forward(5 + 4, 3) + forward(5 + 10 + 4, 3)),  # one step: 0 and 10 tokens
         (GradientNormImportance(), {"checkpointing": True}, Work(38, 3 * 190, 3)),
         (GradientImportance(), {}, Work(28, 3 * PAIRS, 6)),
         (GradientImportance(), {"checkpointing": True}, Work(42, 4 * PAIRS, 6)),

@@ -21,6 +21,7 @@ from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs
+from oar.method.importance.base import context_of
 from oar.method.probes import Probe, make_probe
 from oar.rollout.types import Rollout
 from oar.statistics.attribution import Floats
@@ -54,7 +55,8 @@ def examine(
 
     Raises SyncError where the sampler's logprobs are not those of `model`, DataError where the task knows no ground truth.
     """
-    graded = grade_rollouts(problems, groups, task, model.device)
+    context = context_of(build("method.estimator", settings.method.estimator, settings.allow_targets))
+    graded = grade_rollouts(problems, groups, task, model.device, context)
     batch, scores = graded.batch, score_batch(model, graded.batch, settings)
     bound = settings.sync.max_logprob_diff
     parity_metrics(batch.sampler_logprobs, scores.logprobs, batch.completion_mask, bound=bound)

@@ -11,10 +11,15 @@ from oar.method.importance.controls import (
     UniformImportance,
 )
 from oar.method.importance.gradient import GradientImportance, GradientNormImportance
+from oar.method.importance.mig import InformationAdvantages
 from oar.method.importance.perturbation import PerturbationImportance
+from oar.method.importance.privileged import Schedule
+from oar.method.importance.rlsd import SelfDistilledWeights
+from oar.method.importance.serl import ActionWeights
 from oar.method.importance.signed import CounterfactualDrop, GradientDrop, SignedAdvantages, SignMatchedImportance
 
 __all__ = [
+    "ActionWeights",
     "CounterfactualDrop",
     "CreditInputs",
     "CreditSignal",
@@ -23,11 +28,14 @@ __all__ = [
     "GradientImportance",
     "GradientNormImportance",
     "ImportanceEstimator",
+    "InformationAdvantages",
     "InvertedImportance",
     "MarkedImportance",
     "PerturbationImportance",
     "PositionImportance",
     "RandomImportance",
+    "Schedule",
+    "SelfDistilledWeights",
     "ShuffledImportance",
     "SignMatchedImportance",
     "SignedAdvantages",

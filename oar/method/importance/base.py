@@ -21,7 +21,12 @@ class CreditInputs:
     CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name ("causal",
     "written", "error"), empty where the task knows none; advantages (B,), None where nobody has compared completions; groups
     (B,): completions of one prompt have the same number, None where nobody has said which they are; step: the training step,
-    from 0, on which a schedule depends.
+    from 0, on which a schedule depends; temperature: what the sampler divided logits by.
+
+    For methods with a privileged look or a loss of their own: teacher, who has that look, None for the policy itself;
+    reference: the frozen starting model, None where nobody has loaded it; old_logprobs (B, T): of the policy before its
+    update, None for those of `scores`; correct (B,): whether the verifier took the answer; announcement: the token ids that
+    announce an answer; step_end_ids: those that end a step of the reasoning, None where nobody has said them.
     """
 
     model: PreTrainedModel
@@ -33,6 +38,13 @@ class CreditInputs:
     advantages: Tensor | None = None
     groups: Tensor | None = None
     step: int = 0
+    temperature: float = 1.0
+    teacher: PreTrainedModel | None = None
+    reference: PreTrainedModel | None = None
+    old_logprobs: Tensor | None = None
+    correct: Tensor | None = None
+    announcement: Sequence[int] = ()
+    step_end_ids: Tensor | None = None
 
     def known_advantages(self) -> Tensor:
         """(B,), above 0 for completions that are to be drawn more often. Raises DataError where nobody has said them."""
@@ -46,6 +58,27 @@ class CreditInputs:
             raise DataError("This method compares completions of one prompt, but was called without their groups.")
         return self.groups
 
+    def known_reference(self) -> PreTrainedModel:
+        """The frozen starting model. Raises DataError where nobody has loaded it."""
+        if self.reference is None:
+            raise DataError("This method needs the starting model beside the policy, but was called without.")
+        return self.reference
+
+    def known_correct(self) -> Tensor:
+        """(B,) whether an answer is right. Raises DataError where nobody has said it."""
+        if self.correct is None:
+            raise DataError("This method needs to know which completions are right, but was called without.")
+        return self.correct
+
+    def known_contexts(self) -> CompletionBatch:
+        """The batch, with its privileged prompts. Raises DataError where nobody has made any."""
+        if not self.batch.context_ids.shape[1]:
+            raise DataError(
+                "This method looks at completions with a privileged context, but was called without: train with it, or "
+                "check it alone."
+            )
+        return self.batch
+
     def rows(self, index: Tensor) -> "CreditInputs":
         """The same for some of the completions (integer positions)."""
         marks = {name: mark[index] for name, mark in self.marks.items()}
@@ -58,6 +91,8 @@ class CreditInputs:
             marks=marks,
             advantages=None if self.advantages is None else self.advantages[index],
             groups=None if self.groups is None else self.groups[index],
+            old_logprobs=None if self.old_logprobs is None else self.old_logprobs[index],
+            correct=None if self.correct is None else self.correct[index],
         )
 
 
@@ -104,6 +139,15 @@ def needs_batch(signal: CreditSignal) -> bool:
     Such a signal is called once with all completions of a step, whose `scores` then have no forward: it runs its own.
     """
     return getattr(signal, "needs_batch", False) or (hasattr(signal, "of") and needs_batch(signal.of))
+
+
+def context_of(part: object) -> str | None:
+    """The privileged look (`oar.names.CONTEXTS`) that a part of a method, or the one it is made from, asks for, if any.
+
+    It says so by an attribute `context`, of its class or a parameter.
+    """
+    found: str | None = getattr(part, "context", None)
+    return context_of(part.of) if found is None and hasattr(part, "of") else found
 
 
 def chunks(row_lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

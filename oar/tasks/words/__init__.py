@@ -9,7 +9,7 @@ from oar.tasks.words.generator import (
     evaluation_set,
     training_problem,
 )
-from oar.tasks.words.mistakes import MISTAKES, mistake, written_out
+from oar.tasks.words.mistakes import MISTAKES, correction, mistake, written_out
 from oar.tasks.words.oracle import causal_mask, first_error, token_roles, written_mask
 from oar.tasks.words.tiers import TIER_NAMES, Tier, make_tiers, tier_named
 from oar.tasks.words.tokenizer import build_tokenizer
@@ -24,6 +24,7 @@ __all__ = [
     "WordProblem",
     "build_tokenizer",
     "causal_mask",
+    "correction",
     "demonstration",
     "evaluation_set",
     "first_error",
