@@ -11,8 +11,8 @@ from oar.tasks.problem import Problem
 from oar.tasks.verifier.grade import Verdict
 from oar.tasks.words import TIER_NAMES, correction
 
-# How a prompt template's question goes on. A task without a template has a closed vocabulary: there what is shown stands
-# before the question, behind which the completion follows as it was taught to.
+# How a prompt template's question goes on. A task without a template has a closed vocabulary, and its completions were taught
+# to follow a question: what is shown stands before it, a solution behind a question of its own, as an example.
 ASKS = {
     "answer": "The right final answer is {shown}. Use it to check your work, but write the whole solution.",
     "solution": "Here is a reference solution:\n{shown}\nSolve the problem in your own way and in the format asked for.",

@@ -120,8 +120,8 @@ class Task:
         if self.template is not None:
             asked = ASKS[kind].replace("{shown}", shown)
             return self.template.encode(f"{problem.question}\n\n{asked}", self.tokenizer)
-        shown = f"{self.marker} {shown}" if kind == "answer" else shown
-        ids = list(self.tokenizer.encode(f"{shown} {problem.question}"))
+        hint = {"answer": f"{self.marker} {shown}", "feedback": shown}.get(kind, f"{problem.question} {shown}")
+        ids = list(self.tokenizer.encode(f"{hint} {problem.question}"))
         if self.tokenizer.unk_token_id in ids:
             raise DataError(
                 f"context={kind} shows {shown!r}, which this model's vocabulary cannot say: choose another."

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from oar.common.errors import ConfigError
 from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, build_function, validated
 from oar.config.composed import composed_run
+from oar.learner.credit import Method
 
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = [
@@ -31,7 +32,7 @@ def composed(*overrides, name="train"):
 @pytest.mark.parametrize("choice", GROUPS)
 def test_every_option_composes_and_can_be_built(choice):
     cfg = validated(composed(choice, "model.path=folder"), TrainConfig)
-    build("method.estimator", cfg.method.estimator)
+    Method.built(cfg)
     build("data.source", cfg.data.source)
     for name in set(cfg.reward) - {"own"}:  # which names nothing yet
         build_function(f"reward.{name}", {key: value for key, value in cfg.reward[name].items() if key != "weight"})
@@ -160,8 +161,12 @@ def test_methods_differ_from_grpo_in_what_they_name():
     assert list(composed_runs["random_reward"].reward) == ["random"]
     assert not any(method.times_surprisal for method in composed_methods.values())
     assert all(method.name == name for name, method in composed_methods.items())
-    uniform = {name for name, method in composed_methods.items() if "Uniform" in method.estimator._target_}
-    assert uniform == {"grpo", "random_reward"}
+    plain = {
+        name
+        for name, method in composed_methods.items()
+        if "Uniform" in method.estimator._target_ and not (method.surrogate or method.auxiliary)
+    }
+    assert plain == {"grpo", "random_reward"}
 
 
 def test_an_estimator_with_a_wrong_key_is_refused():

@@ -54,8 +54,8 @@ def contexts(task: Task, problem: Problem, texts: list[str], kind: str) -> list[
     ("kind", "shown"),
     [
         ("answer", ["#### 14"] * 3),
-        ("solution", [SOLUTION] * 3),
-        ("peer", [OTHER, RIGHT, RIGHT]),
+        ("solution", [f"{QUESTION} {SOLUTION}"] * 3),
+        ("peer", [f"{QUESTION} {text}" for text in (OTHER, RIGHT, RIGHT)]),
         ("feedback", ["", "", "12 + 5 = 17 ."]),
     ],
 )
@@ -67,7 +67,7 @@ def test_word_problems_are_shown_it_before_the_question(kind: str, shown: list[s
 def test_a_group_without_another_right_completion_has_no_peer() -> None:
     assert contexts(WORDS, PROBLEM, [WRONG, WRONG], "peer") == ["", ""]
     found = contexts(WORDS, PROBLEM, [WRONG, RIGHT], "peer")
-    assert found == [f"<bos> {RIGHT} {QUESTION}", ""]
+    assert found == [f"<bos> {QUESTION} {RIGHT} {QUESTION}", ""]
 
 
 def test_a_template_asks_with_it() -> None:
