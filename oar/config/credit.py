@@ -52,6 +52,7 @@ class MethodConfig:
     times_surprisal: bool
     preserve_mass: bool
     control: str
+    decoupled_rewards: bool
     teacher: TeacherConfig
 
     def __post_init__(self) -> None:

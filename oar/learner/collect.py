@@ -34,7 +34,7 @@ class GradedGroup:
 class GradedBatch:
     """B completions, group by group: tensors, texts for people, rewards (B,), and whether each was right and cut off (B,).
 
-    terms: what each earns by the name of a reward, of which `rewards` are the weighted sums.
+    terms: what each earns by the name of a reward, of which `rewards` are the weighted sums; streams (B, S): the same as numbers.
     weight_version: of the weights that drew them; of several the oldest.
     marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
     outcomes: the share of completions that was judged in each way (oar.tasks.verifier.grade.OUTCOMES).
@@ -45,6 +45,7 @@ class GradedBatch:
     texts: list[str]
     terms: list[Mapping[str, float]]
     rewards: Tensor
+    streams: Tensor
     correct: Tensor
     marks: Mapping[str, Tensor]
     truncated: Tensor
@@ -111,6 +112,7 @@ def collate_groups(
         texts=texts,
         terms=[one.terms for one in earned],
         rewards=torch.tensor([one.total for one in earned], dtype=torch.float32, device=device),
+        streams=torch.tensor([list(one.terms.values()) for one in earned], dtype=torch.float32, device=device),
         correct=torch.tensor([verdict.correct for verdict in verdicts], device=device),
         marks=_collated_marks(marks, batch.completion_mask),
         truncated=torch.tensor([rollout.finish_reason == "length" for rollout in rollouts], device=device),

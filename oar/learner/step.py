@@ -26,7 +26,7 @@ from oar.learner.sharding import gathered, recomputed_layers
 from oar.learner.teacher import follow
 from oar.learner.transfer import push
 from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer
-from oar.method.advantages import group_advantages, overlong_penalty
+from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import weight_metrics
 from oar.model.parameters import whole
@@ -86,12 +86,7 @@ class Learner:
         drawn = steady(partial(self.groups.take, self.step, clock))
         with clock("grading"):
             graded = self.batch(drawn.groups)
-            advantages = group_advantages(
-                self.rewards(graded),
-                cfg.num_generations,
-                divide_by_std=cfg.divide_by_std,
-                leave_one_out=cfg.leave_one_out,
-            )
+            advantages = self.advantages(graded)
         left_out = graded.truncated if cfg.overlong == "mask" else None
         data = LossBatch.of(graded.batch, advantages, left_out, all_contribute=self.method.all_contribute)
         credit = self.credit(graded, advantages, clock)
@@ -135,6 +130,19 @@ class Learner:
         device = self.model.device
         graded = collate_groups(groups, self.task, device, self.method.context) if self.ranks.first else None
         return share_graded(graded, self.ranks, device)
+
+    def advantages(self, graded: GradedBatch) -> Tensor:
+        """(B,): how completions compare within their group, by all they earn or by each term of it."""
+        cfg = self.cfg.learner
+        compared = partial(
+            group_advantages,
+            num_generations=cfg.num_generations,
+            divide_by_std=cfg.divide_by_std,
+            leave_one_out=cfg.leave_one_out,
+        )
+        if not self.cfg.method.decoupled_rewards:
+            return compared(self.rewards(graded))
+        return decoupled_advantages(graded.streams, list(self.reward.weights.values()), compared)
 
     def rewards(self, graded: GradedBatch) -> Tensor:
         """(B,): what completions earn, less what their length costs."""

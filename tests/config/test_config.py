@@ -157,14 +157,15 @@ def test_methods_differ_from_grpo_in_what_they_name():
     methods = [path.stem for path in (CONF / "method").glob("*.yaml")]
     composed_runs = {name: composed(f"method={name}") for name in methods}
     composed_methods = {name: run.method for name, run in composed_runs.items()}
-    assert {name for name, run in composed_runs.items() if list(run.reward) != ["answer"]} == {"random_reward"}
-    assert list(composed_runs["random_reward"].reward) == ["random"]
+    others = {name: list(run.reward) for name, run in composed_runs.items() if list(run.reward) != ["answer"]}
+    assert others == {"random_reward": ["random"], "crpo_streams": ["answer", "format"]}
     assert not any(method.times_surprisal for method in composed_methods.values())
     assert all(method.name == name for name, method in composed_methods.items())
     plain = {
         name
         for name, method in composed_methods.items()
-        if "Uniform" in method.estimator._target_ and not (method.surrogate or method.auxiliary)
+        if "Uniform" in method.estimator._target_
+        and not (method.surrogate or method.auxiliary or method.decoupled_rewards)
     }
     assert plain == {"grpo", "random_reward"}
 
