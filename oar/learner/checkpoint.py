@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from oar.common.errors import CheckpointError
 from oar.config import TrainConfig
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.optimizer_state import save_optimizer
-from oar.learner.teacher import TEACHER_FOLDER, save_teacher
 from oar.model.lora import ADAPTER_FOLDER, adapter_weights, save_adapter
 from oar.model.parameters import full_weights, take_part
 
@@ -42,13 +41,13 @@ def save_checkpoint(
     *,
     keep: int,
     ranks: Ranks = ALONE,
-    teacher: PreTrainedModel | None = None,
+    beside: Callable[[Path], None] = lambda _: None,
 ) -> Path:
     """Write `folder/step_<step>` and drop all but the last `keep` and the best one.
 
     All ranks call it, on a folder that all of them see. `state` (JSON) goes into state.json beside the hashes of every file;
-    its "accuracy", where there is one, decides which checkpoint is the best. `teacher`: one that follows the policy, if there
-    is one. On any failure to write, what was there before stays as it was and CheckpointError says so.
+    its "accuracy", where there is one, decides which checkpoint is the best. `beside` writes into the folder what else a run has
+    to hold; the first rank calls it. On any failure to write, what was there before stays as it was and CheckpointError says so.
     """
     final = checkpoint_of(folder, step)
     temporary = folder / f".{final.name}.tmp"
@@ -65,8 +64,7 @@ def save_checkpoint(
             tokenizer.save_pretrained(temporary)
             if adapter:
                 save_adapter(model, adapter, temporary / ADAPTER_FOLDER)
-            if teacher is not None:
-                save_teacher(teacher, temporary / TEACHER_FOLDER)
+            beside(temporary)
         else:
             take_part(model)
         ranks.wait()

@@ -17,7 +17,7 @@ from oar.method.auxiliary import AuxiliaryLoss
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import make_gate
-from oar.method.importance import CreditInputs, CreditSignal, gives, needs_batch
+from oar.method.importance import CreditInputs, CreditSignal, ImplicitReward, gives, needs_batch
 from oar.method.importance.base import context_of
 from oar.method.losses import Surrogate
 from oar.method.probes import make_probe
@@ -46,6 +46,11 @@ class Method:
                 "learner.ratio_level must be token where a method gives signed token advantages, "
                 "for a sequence is clipped as a whole, by one sign."
             )
+        if method.learned is not None and (cfg.learner.ranks > 1 or cfg.learner.compute_dtype != "float32"):
+            raise ConfigError(
+                "learner.ranks must be 1 and learner.compute_dtype float32 where a method trains a reward model, which one rank "
+                f"holds whole, but are {cfg.learner.ranks} and {cfg.learner.compute_dtype}."
+            )
         if cfg.method.teacher.kind != "live" and method.context is None:
             raise ConfigError(
                 f"method.teacher.kind must be live where the method asks for no privileged context, but is "
@@ -64,9 +69,14 @@ class Method:
         return context_of(self.signal) or context_of(self.auxiliary)
 
     @property
+    def learned(self) -> ImplicitReward | None:
+        """How the reward model learns that is trained beside the policy, where there is one (`learned` of the signal)."""
+        return getattr(self.signal, "learned", None)
+
+    @property
     def needs_reference(self) -> bool:
-        """Whether its loss compares with the starting model (`needs_reference` of the auxiliary loss)."""
-        return getattr(self.auxiliary, "needs_reference", False)
+        """Whether it compares with the starting model: by a reward model, or `needs_reference` of the auxiliary loss."""
+        return self.learned is not None or getattr(self.auxiliary, "needs_reference", False)
 
     @property
     def all_contribute(self) -> bool:
@@ -147,6 +157,7 @@ class StepCredit:
     reference: PreTrainedModel | None = None
     announcement: Sequence[int] = ()
     step_end_ids: Tensor | None = None
+    process_rewards: Tensor | None = None  # (B, T)
 
     @property
     def needs_batch(self) -> bool:
@@ -187,4 +198,5 @@ class StepCredit:
             correct=self.graded.correct[rows],
             announcement=self.announcement,
             step_end_ids=self.step_end_ids,
+            process_rewards=None if self.process_rewards is None else self.process_rewards[rows],
         )

@@ -30,10 +30,11 @@ from oar.learner.distributed import Ranks, joined
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Recovery, Steady
+from oar.learner.reward_model import RewardModel
 from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
-from oar.learner.teacher import load_teacher
+from oar.learner.teacher import TEACHER_FOLDER, load_beside
 from oar.method.forward.logprobs import score_completions
 from oar.model.load import load_policy, load_tokenizer, load_trained
 from oar.rollout.access import engine_token
@@ -91,7 +92,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                     {"identity": cfg.identity(), "accuracy": curve.get(CURVE)},
                     keep=cfg.learner.keep_checkpoints,
                     ranks=ranks,
-                    teacher=learner.follower,
+                    beside=learner.save_beside,
                 )
             if tracker is not None:
                 print(progress_line(report, learner.step, cfg.learner.steps), flush=True)
@@ -141,16 +142,21 @@ def make_learner(
     if ranks.count > 1 or cfg.learner.compute_dtype != "float32":
         shard(model, getattr(torch, cfg.learner.compute_dtype))
     # The reference is the model before training, also in a run that goes on from a checkpoint.
-    teacher, dtype = cfg.method.teacher, cfg.learner.compute_dtype
-    asked = cfg.learner.kl_coef > 0 or Method.built(cfg).needs_reference or teacher.kind == "start"
+    method, dtype = Method.built(cfg), cfg.learner.compute_dtype
+    asked = cfg.learner.kl_coef > 0 or method.needs_reference or cfg.method.teacher.kind == "start"
     reference = load_policy(start_model, dtype) if asked else None
-    taught_by = load_teacher(start_model, checkpoint, dtype) if teacher.follows else None
+    teacher = None
+    if cfg.method.teacher.follows:
+        teacher = load_beside(start_model, None if checkpoint is None else checkpoint / TEACHER_FOLDER, dtype)
     token = engine_token(cfg.rollout.token_file)
     client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
     engine_dtype = getattr(torch, cfg.model.dtype)
     sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder, engine_dtype)
     task = Task.named(tokenizer, cfg.model.marker, cfg.template)
-    learner = Learner(cfg, model, reference, task, client, sync, ranks, taught_by)
+    learner = Learner(cfg, model, reference, task, client, sync, ranks, teacher)
+    if method.learned is not None:
+        assert reference is not None  # it is asked for
+        learner.reward_model = RewardModel.loaded(method.learned, cfg.learner, start_model, checkpoint, reference)
     if checkpoint is not None:
         load_optimizer(checkpoint / OPTIMIZER_FOLDER, model, learner.optimizer)
         learner.step = checkpoint_step(checkpoint)

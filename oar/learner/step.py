@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ from oar.learner.credit import Credited, Method, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
+from oar.learner.reward_model import RewardModel
 from oar.learner.rollouts import GroupSampler, GroupStream
 from oar.learner.sharding import gathered, recomputed_layers
-from oar.learner.teacher import follow
+from oar.learner.teacher import TEACHER_FOLDER, follow, save_beside
 from oar.learner.transfer import push
 from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer
 from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty
@@ -67,6 +69,7 @@ class Learner:
     ) -> None:
         """`reference`: the starting model, where one is asked for; `teacher`: one that follows the policy."""
         self.cfg, self.model, self.reference = cfg, model, reference
+        self.reward_model: RewardModel | None = None
         self.teacher = reference if cfg.method.teacher.kind == "start" else teacher
         self.method = Method.built(cfg)
         self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
@@ -89,7 +92,9 @@ class Learner:
             advantages = self.advantages(graded)
         left_out = graded.truncated if cfg.overlong == "mask" else None
         data = LossBatch.of(graded.batch, advantages, left_out, all_contribute=self.method.all_contribute)
-        credit = self.credit(graded, advantages, clock)
+        with clock("scoring"):
+            process_rewards = self.reward_model and self.reward_model.rewards(graded.batch)
+        credit = self.credit(graded, advantages, clock, process_rewards)
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
                 # With one update the weights that score are those that are updated: its own forward scores and credits too.
@@ -97,6 +102,8 @@ class Learner:
                 scored = self.score(data, credit, torch.ones_like(idle) if credit.comes_first else idle)
             with clock("update"):
                 update, credited = self.update(data, credit, scored, graded.weight_version)
+                if self.reward_model is not None:
+                    update |= self.reward_model.learn(graded.batch, graded.correct)
         self.step += 1
         if self.follower is not None:
             follow(self.follower, self.model, self.cfg.method.teacher, self.step)
@@ -112,8 +119,15 @@ class Learner:
 
     @property
     def follower(self) -> PreTrainedModel | None:
-        """The teacher where it follows the policy: what a checkpoint has to hold."""
+        """The teacher where it follows the policy."""
         return self.teacher if self.cfg.method.teacher.follows else None
+
+    def save_beside(self, checkpoint: Path) -> None:
+        """Write the models beside the policy that change as a run goes on. Raises OSError, SafetensorError."""
+        if self.follower is not None:
+            save_beside(self.follower, checkpoint / TEACHER_FOLDER)
+        if self.reward_model is not None:
+            self.reward_model.save(checkpoint)
 
     def fits(self, problem: Problem) -> bool:
         """Whether its prompt leaves room for a whole completion: the engine refuses one that does not.
@@ -151,7 +165,9 @@ class Learner:
         longest, buffer = self.cfg.rollout.max_new_tokens, self.cfg.learner.overlong_buffer
         return graded.rewards + overlong_penalty(graded.batch.completion_lengths, longest, buffer)
 
-    def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
+    def credit(
+        self, graded: GradedBatch, advantages: Tensor, clock: Clock, process_rewards: Tensor | None = None
+    ) -> StepCredit:
         """The method as it credits the completions of this step."""
         return StepCredit(
             credit_assigner(self.cfg, self.task, self.method.signal, self.step),
@@ -166,6 +182,7 @@ class Learner:
             self.reference,
             self.task.encode_marker(self.cfg.probe.conclude),
             self.step_end_ids,
+            process_rewards,
         )
 
     @torch.no_grad()

@@ -17,20 +17,20 @@ TEACHER_FOLDER = "teacher"  # of a checkpoint; of its own, as the optimizer's is
 _WEIGHTS = "model.safetensors"
 
 
-def load_teacher(start: Path, checkpoint: Path | None, dtype: str) -> PreTrainedModel:
-    """The starting model, or where a run goes on what its checkpoint holds."""
-    teacher = load_policy(start, dtype)
-    if checkpoint is not None:
-        held = teacher.state_dict()
-        for name, weight in load_file(checkpoint / TEACHER_FOLDER / _WEIGHTS).items():
+def load_beside(start: Path, folder: Path | None, dtype: str) -> PreTrainedModel:
+    """A model beside the policy: the starting one, or what `save_beside` wrote into `folder`."""
+    model = load_policy(start, dtype)
+    if folder is not None:
+        held = model.state_dict()
+        for name, weight in load_file(folder / _WEIGHTS).items():
             held[name].copy_(weight)
-    return teacher
+    return model
 
 
-def save_teacher(teacher: PreTrainedModel, folder: Path) -> None:
-    """Write its weights into `folder` of a checkpoint. Raises OSError, SafetensorError."""
+def save_beside(model: PreTrainedModel, folder: Path) -> None:
+    """Write the weights of a model beside the policy into `folder` of a checkpoint. Raises OSError, SafetensorError."""
     folder.mkdir()
-    save_file({name: weight.cpu().contiguous() for name, weight in full_weights(teacher)}, folder / _WEIGHTS)
+    save_file({name: weight.cpu().contiguous() for name, weight in full_weights(model)}, folder / _WEIGHTS)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from oar.method.importance import (
     GradientDrop,
     GradientImportance,
     GradientNormImportance,
+    ImplicitRewardAdvantages,
     InformationAdvantages,
     InvertedImportance,
     PerturbationImportance,
@@ -135,6 +136,9 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             return forward(lengths.shown, lengths.answer) + _gradient_norm(lengths, checkpointing)
         case SelfDistilledWeights(context=context):
             return taught(lengths, context)
+        case ImplicitRewardAdvantages():  # scores by two models, then one of them learns beside the other
+            tokens, read = lengths.prompt + _completion(lengths), _completion(lengths)
+            return forward(tokens, read) * 6 + Work(read=read)
         case InformationAdvantages():  # the right answer behind each prefix
             steps = -(-lengths.reasoning // STEP_TOKENS)
             prefixes = (min(step * STEP_TOKENS, lengths.reasoning) for step in range(steps + 1))
@@ -159,9 +163,13 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
 
 def taught(lengths: Lengths, context: str) -> Work:
     """A teacher's forward of a completion behind its privileged prompt; a solution is taken for as long as the reasoning."""
-    completion = lengths.reasoning + lengths.marker + lengths.answer + 1  # EOS
+    completion = _completion(lengths)
     shown = lengths.reasoning if context in ("solution", "peer") else 0
     return forward(lengths.prompt + shown + completion, completion)
+
+
+def _completion(lengths: Lengths) -> int:
+    return lengths.reasoning + lengths.marker + lengths.answer + 1  # EOS
 
 
 def is_known(estimator: CreditSignal) -> bool:

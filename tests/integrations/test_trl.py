@@ -259,7 +259,7 @@ def test_methods_and_gatings_are_those_of_conf() -> None:
     knockout = OmegaConf.create({"counterfactual": {"name": "knockout"}})
     for name in names("method") - {"random_reward", "crpo_streams"}:
         # They need what only the task knows: its marks, its right answers, what it shows a teacher.
-        if name.startswith((ORACLES, "oar_s", "rlsd", "serl", "sdpg", "sdpo", "mig")):
+        if name.startswith((ORACLES, "oar_s", "rlsd", "serl", "sdpg", "sdpo", "mig", "prime")):
             continue
         method = OmegaConf.merge(knockout, composed(name=f"method/{name}")).method
         assert estimator_named(name, "knockout") == build("method.estimator", method.estimator), name

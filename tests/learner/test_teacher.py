@@ -10,7 +10,7 @@ from oar.common.errors import ConfigError
 from oar.config import TeacherConfig
 from oar.learner.credit import Method
 from oar.learner.distributed import ALONE
-from oar.learner.teacher import follow, load_teacher, save_teacher
+from oar.learner.teacher import follow, load_beside, save_beside
 from oar.model.load import load_policy
 from tests.learner.on_ranks import STEPS, config, learner_of, start_model, train
 from tests.models import tiny_model
@@ -21,6 +21,7 @@ KINDS = {
     "sdpg": ["method=sdpg", "method.auxiliary.divergence=1"],
     "sdpo": ["method=sdpo", "method.teacher.rate=0.5"],
     "mig": ["method=mig"],
+    "prime": ["method=prime", "method.estimator.learned.relative_lr=10"],
     "mig_steps": ["method=mig_steps", "learner.updates_per_rollout=2"],
 }
 
@@ -50,8 +51,8 @@ def test_what_is_saved_comes_back(start: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         for weight in teacher.parameters():
             weight.mul_(1.5)
-    save_teacher(teacher, tmp_path / "teacher")
-    found = load_teacher(start, tmp_path, "float32").state_dict()
+    save_beside(teacher, tmp_path / "teacher")
+    found = load_beside(start, tmp_path / "teacher", "float32").state_dict()
     assert all(torch.equal(weight, found[name]) for name, weight in teacher.state_dict().items())
 
 
@@ -60,7 +61,7 @@ def test_a_run_learns_and_goes_on_to_the_same_bits(name: str, start: Path, tmp_p
     curve, weights = train(start, ALONE, *KINDS[name], save_to=tmp_path)
     plain, unlike = train(start, ALONE)
     assert any(not torch.equal(unlike[key], weight) for key, weight in weights.items())
-    assert ("credit/context_share" in curve[0]) is (name not in ("mig", "mig_steps"))
+    assert ("credit/context_share" in curve[0]) is (name not in ("mig", "mig_steps", "prime"))
     assert "credit/context_share" not in plain[0]
     for step in range(1, STEPS):
         rest, found = train(start, ALONE, *KINDS[name], checkpoint=tmp_path / f"step_{step:06d}")

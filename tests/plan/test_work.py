@@ -17,6 +17,8 @@ from oar.method.importance import (
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
+    ImplicitReward,
+    ImplicitRewardAdvantages,
     InformationAdvantages,
     InvertedImportance,
     PerturbationImportance,
@@ -182,6 +184,7 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
         (GradientNormImportance(), {}, Work(19, 2 * 190, 3)),
         (SelfDistilledWeights(context="answer"), {}, forward(5 + 16, 16)),  # reasoning, marker, answer and EOS
         (ActionWeights(SelfDistilledWeights()), {}, forward(5 + 10 + 16, 16)),
+        (ImplicitRewardAdvantages(ImplicitReward()), {}, forward(21, 16) * 6 + Work(read=16)),
         (InformationAdvantages(), {}, forward(5 + 4, 3) + forward(5 + 10 + 4, 3)),  # one step: 0 and 10 tokens
         (GradientNormImportance(), {"checkpointing": True}, Work(38, 3 * 190, 3)),
         (GradientImportance(), {}, Work(28, 3 * PAIRS, 6)),

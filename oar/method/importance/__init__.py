@@ -13,6 +13,7 @@ from oar.method.importance.controls import (
 from oar.method.importance.gradient import GradientImportance, GradientNormImportance
 from oar.method.importance.mig import InformationAdvantages
 from oar.method.importance.perturbation import PerturbationImportance
+from oar.method.importance.prime import ImplicitReward, ImplicitRewardAdvantages
 from oar.method.importance.privileged import Schedule
 from oar.method.importance.rlsd import SelfDistilledWeights
 from oar.method.importance.serl import ActionWeights
@@ -27,6 +28,8 @@ __all__ = [
     "GradientDrop",
     "GradientImportance",
     "GradientNormImportance",
+    "ImplicitReward",
+    "ImplicitRewardAdvantages",
     "ImportanceEstimator",
     "InformationAdvantages",
     "InvertedImportance",

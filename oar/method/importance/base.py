@@ -26,7 +26,8 @@ class CreditInputs:
     For methods with a privileged look or a loss of their own: teacher, who has that look, None for the policy itself;
     reference: the frozen starting model, None where nobody has loaded it; old_logprobs (B, T): of the policy before its
     update, None for those of `scores`; correct (B,): whether the verifier took the answer; announcement: the token ids that
-    announce an answer; step_end_ids: those that end a step of the reasoning, None where nobody has said them.
+    announce an answer; step_end_ids: those that end a step of the reasoning, None where nobody has said them;
+    process_rewards (B, T): of a reward model, None where there is none.
     """
 
     model: PreTrainedModel
@@ -45,6 +46,7 @@ class CreditInputs:
     correct: Tensor | None = None
     announcement: Sequence[int] = ()
     step_end_ids: Tensor | None = None
+    process_rewards: Tensor | None = None
 
     def known_advantages(self) -> Tensor:
         """(B,), above 0 for completions that are to be drawn more often. Raises DataError where nobody has said them."""
@@ -70,6 +72,14 @@ class CreditInputs:
             raise DataError("This method needs to know which completions are right, but was called without.")
         return self.correct
 
+    def known_process_rewards(self) -> Tensor:
+        """(B, T) of a reward model. Raises DataError where there is none."""
+        if self.process_rewards is None:
+            raise DataError(
+                "This method trains a reward model beside the policy, but was called without: train with it."
+            )
+        return self.process_rewards
+
     def known_contexts(self) -> CompletionBatch:
         """The batch, with its privileged prompts. Raises DataError where nobody has made any."""
         if not self.batch.context_ids.shape[1]:
@@ -93,6 +103,7 @@ class CreditInputs:
             groups=None if self.groups is None else self.groups[index],
             old_logprobs=None if self.old_logprobs is None else self.old_logprobs[index],
             correct=None if self.correct is None else self.correct[index],
+            process_rewards=None if self.process_rewards is None else self.process_rewards[index],
         )
 
 
