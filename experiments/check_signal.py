@@ -28,7 +28,7 @@ from oar.config.checks import AtLeast
 from oar.launch.start_model import model_folder
 from oar.method.credit import checked
 from oar.method.forward.logprobs import score_completions
-from oar.method.importance import CreditInputs, CreditSignal, PerturbationImportance, gives
+from oar.method.importance import CreditInputs, CreditSignal, PerturbationImportance, gives, needs_batch
 from oar.model.load import load_policy, load_tokenizer
 from oar.statistics.attribution import recall_at_truth, spearman
 from oar.tasks.data.sources import load_benchmarks
@@ -53,7 +53,7 @@ def main(config: DictConfig) -> None:
     subject = completions(cfg)
     table, broken = Table(box=None, show_header=False, pad_edge=False), []
     for what, holds in CONTRACT.items():
-        problem = complaint(holds, estimator, subject.inputs)
+        problem = complaint(holds, estimator, subject.asked(estimator))
         table.add_row("broken" if problem else "holds", what, problem or "")
         if problem:
             broken.append(what)
@@ -121,7 +121,9 @@ def is_seeded(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
 
 
 def is_each_completions_own(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
-    """Neither the other completions of a micro-batch nor padding change it."""
+    """Neither the other completions of a micro-batch nor padding change it; a signal that compares completions is not asked."""
+    if needs_batch(estimator):
+        return None
     mask = inputs.batch.completion_mask
     together = estimator(inputs) * mask
     for row in range(len(inputs.batch)):
@@ -164,7 +166,7 @@ CONTRACT = {
 
 def what_it_finds(estimator: CreditSignal, subject: Subject) -> dict[str, float]:
     """Means over completions; seconds of the signal over those of the forward that scores."""
-    inputs, masks = subject.inputs, subject.masks
+    inputs, masks = subject.asked(estimator), subject.masks
     seconds, found = timed(lambda: estimator(inputs))
     forward, _ = timed(lambda: score_completions(inputs.model, inputs.batch, temperature=1.0).logprobs)
     signal = by_completion(found.abs(), masks)  # of signed advantages how much a token counts, not which way

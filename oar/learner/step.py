@@ -92,9 +92,7 @@ class Learner:
             advantages = self.advantages(graded)
         left_out = graded.truncated if cfg.overlong == "mask" else None
         data = LossBatch.of(graded.batch, advantages, left_out, all_contribute=self.method.all_contribute)
-        with clock("scoring"):
-            process_rewards = self.reward_model and self.reward_model.rewards(graded.batch)
-        credit = self.credit(graded, advantages, clock, process_rewards)
+        credit = self.credit(graded, advantages, clock)
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
                 # With one update the weights that score are those that are updated: its own forward scores and credits too.
@@ -165,10 +163,12 @@ class Learner:
         longest, buffer = self.cfg.rollout.max_new_tokens, self.cfg.learner.overlong_buffer
         return graded.rewards + overlong_penalty(graded.batch.completion_lengths, longest, buffer)
 
-    def credit(
-        self, graded: GradedBatch, advantages: Tensor, clock: Clock, process_rewards: Tensor | None = None
-    ) -> StepCredit:
+    def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
+        process_rewards = None
+        if self.reward_model is not None:
+            with clock("scoring"):
+                process_rewards = self.reward_model.rewards(graded.batch)
         return StepCredit(
             credit_assigner(self.cfg, self.task, self.method.signal, self.step),
             self.method.auxiliary,

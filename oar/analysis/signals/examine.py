@@ -1,6 +1,6 @@
 """A model's completions, graded and scored, and any token signal on them: what is measured without training."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,12 @@ class Subject:
     truth: Truth
     places: tuple[int, ...]  # of each completion among all that were drawn
     drawn: int  # completions, those without an answer included
+    look: Callable[[str], CompletionBatch]  # the completions with privileged contexts of a kind
+
+    def asked(self, signal: object) -> CreditInputs:
+        """The inputs with the contexts that `signal` asks for. Raises DataError where the problems do not have them."""
+        context = context_of(signal)
+        return self.inputs if context is None else replace(self.inputs, batch=self.look(context))
 
     @property
     def masks(self) -> Tensor:
@@ -55,8 +61,7 @@ def examine(
 
     Raises SyncError where the sampler's logprobs are not those of `model`, DataError where the task knows no ground truth.
     """
-    context = context_of(build("method.estimator", settings.method.estimator, settings.allow_targets))
-    graded = grade_rollouts(problems, groups, task, model.device, context)
+    graded = grade_rollouts(problems, groups, task, model.device)
     batch, scores = graded.batch, score_batch(model, graded.batch, settings)
     bound = settings.sync.max_logprob_diff
     parity_metrics(batch.sampler_logprobs, scores.logprobs, batch.completion_mask, bound=bound)
@@ -72,8 +77,17 @@ def examine(
         graded.marks,
         # Methods with a sign ask which way it points: a right completion is to be drawn more often, a wrong one less.
         torch.where(graded.correct, 1.0, -1.0),
+        groups=torch.arange(len(groups)).repeat_interleave(torch.tensor(list(map(len, groups)))).to(model.device),
+        temperature=settings.rollout.temperature,
+        correct=graded.correct,
+        announcement=task.encode_marker(settings.probe.conclude),
+        step_end_ids=torch.tensor(task.step_end_ids(), device=model.device),
     )
-    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch))
+
+    def look(context: str) -> CompletionBatch:
+        return grade_rollouts(problems, groups, task, model.device, context).batch.rows(rows)
+
+    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch), look)
 
 
 def warm_probe(cfg: ProbeConfig, task: Task) -> Probe:
@@ -97,7 +111,7 @@ def redrawn(subject: Subject, seed: int) -> CreditInputs:
 def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
     """What a method's estimator says of every completion, (N, T); its random draws come from the signal's own seed."""
     estimator = build("method.estimator", signal.method.estimator, signal.allow_targets)
-    importance: Tensor = estimator(redrawn(subject, signal.seed))
+    importance: Tensor = estimator(replace(subject.asked(estimator), seeds=redrawn(subject, signal.seed).seeds))
     return importance
 
 
