@@ -40,15 +40,16 @@ def main(config: DictConfig) -> None:
         run.model.path = "no weights are read"
     settings, cfg = validated(OmegaConf.masked_copy(config, own), PlanConfig), validated(run, TrainConfig)
     model, source = sizes_of(cfg.model, settings.architectures if no_folder else None)
-    targets = {name: composed_run([f"method={name}"]).method.estimator for name in settings.methods}
-    targets[cfg.method.name] = cfg.method.estimator
-    methods = {name: build("method.estimator", target, cfg.allow_targets) for name, target in targets.items()}
-    for name, estimator in methods.items():
+    methods = {name: composed_run([f"method={name}"]).method for name in settings.methods} | {
+        cfg.method.name: cfg.method
+    }
+    signals = {name: build("method.estimator", one.estimator, cfg.allow_targets) for name, one in methods.items()}
+    for name, estimator in signals.items():
         if not is_known(estimator):
             print(
                 f"{name} does not say what it computes (SaysItsWork in oar/plan/work.py): as nothing.", file=sys.stderr
             )
-    plan = plan_run(cfg, model, settings.assume, methods, settings.problems)
+    plan = plan_run(cfg, model, settings.assume, signals, settings.problems, methods)
     if settings.json:
         about = {"profile": cfg.profile, "model": {"name": cfg.model.name, "sizes_from": source, **asdict(model)}}
         print(json.dumps(about | asdict(plan) | {"assumptions": asdict(settings.assume)}))

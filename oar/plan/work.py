@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from oar.config import LearnerConfig, TrainConfig
+from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, TeacherDivergence, TopDivergence
 from oar.method.importance import (
     ActionWeights,
     CounterfactualDrop,
@@ -159,6 +160,24 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             chosen = _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
             return _gradient_norm(lengths, checkpointing) + chosen
     return estimator.work(lengths) if isinstance(estimator, SaysItsWork) else Work()
+
+
+def auxiliary_work(auxiliary: AuxiliaryLoss | None, lengths: Lengths, learner: LearnerConfig) -> Work:
+    """What a loss beside the policy's computes for one completion, beyond the update's own forward and its way back.
+
+    Of a divergence: the teacher's forward, and five products with a head beside it (the student's logits, both once more in the
+    backward pass, and their gradients to states and head).
+    """
+    completion = _completion(lengths)
+    match auxiliary:
+        case TeacherDivergence(context=context, needs_reference=needs_reference):
+            reference = forward(lengths.prompt + completion, completion) if needs_reference else Work()
+            return taught(lengths, context) + Work(read=5 * completion) + reference
+        case TopDivergence(context=context):
+            return taught(lengths, context) + Work(read=5 * completion)
+        case CertifiedCloning(gate="mig_positive"):
+            return importance_work(InformationAdvantages(), lengths, learner)
+    return Work()
 
 
 def taught(lengths: Lengths, context: str) -> Work:

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
 from oar.config import build
+from oar.method.auxiliary import CertifiedCloning, TeacherDivergence, TopDivergence
 from oar.method.forward.logprobs import run_forward
 from oar.method.forward.packing import Packing
 from oar.method.importance import (
@@ -29,7 +30,7 @@ from oar.method.importance import gradient as gradient_module
 from oar.method.importance import perturbation as perturbation_module
 from oar.method.probes import AnswerMeanProbe
 from oar.plan import Architecture, Work, importance_work, plan_run
-from oar.plan.work import Lengths, forward, is_known, recomputed, to_inputs, update_work
+from oar.plan.work import Lengths, auxiliary_work, forward, is_known, recomputed, to_inputs, update_work
 from tests.models import credit_inputs, random_batch, tiny_model
 from tests.plan.plans import GRPO, ROOT, SMALL, composed, random_model
 
@@ -196,6 +197,20 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
 )
 def test_work_of_signals_by_hand(estimator, settings, expected):
     assert work(estimator, **settings) == expected
+
+
+def test_work_of_losses_by_hand():
+    by_teacher = forward(5 + 16, 16) + Work(read=5 * 16)
+    start = forward(5 + 16, 16)
+    for loss, expected in (
+        (None, Work()),
+        (TeacherDivergence(), by_teacher + start),
+        (TeacherDivergence(reference=0.0), by_teacher),
+        (TopDivergence(), forward(5 + 10 + 16, 16) + Work(read=5 * 16)),
+        (CertifiedCloning(), Work()),
+        (CertifiedCloning(gate="mig_positive"), work(InformationAdvantages())),
+    ):
+        assert auxiliary_work(loss, LENGTHS, default_learner()) == expected
 
 
 def test_a_window_beyond_the_reasoning_is_no_window():
