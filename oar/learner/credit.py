@@ -13,7 +13,7 @@ from oar.common.seeding import derive_seed
 from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch
 from oar.learner.distributed import Ranks
-from oar.method.auxiliary import AuxiliaryLoss
+from oar.method.auxiliary import AuxiliaryLoss, KlByClass
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import make_gate
@@ -51,6 +51,11 @@ class Method:
                 "learner.ranks must be 1 and learner.compute_dtype float32 where a method trains a reward model, which one rank "
                 f"holds whole, but are {cfg.learner.ranks} and {cfg.learner.compute_dtype}."
             )
+        if method.kl_by_class is not None and cfg.learner.ranks > 1:
+            raise ConfigError(
+                "learner.ranks must be 1 where a KL term knows classes of problems, as the first rank does, but is "
+                f"{cfg.learner.ranks}."
+            )
         if cfg.method.teacher.kind != "live" and method.context is None:
             raise ConfigError(
                 f"method.teacher.kind must be live where the method asks for no privileged context, but is "
@@ -72,6 +77,11 @@ class Method:
     def learned(self) -> ImplicitReward | None:
         """How the reward model learns that is trained beside the policy, where there is one (`learned` of the signal)."""
         return getattr(self.signal, "learned", None)
+
+    @property
+    def kl_by_class(self) -> KlByClass | None:
+        """Its KL term with a coefficient for each class of problems, where it has one."""
+        return self.auxiliary if isinstance(self.auxiliary, KlByClass) else None
 
     @property
     def needs_reference(self) -> bool:
@@ -158,6 +168,8 @@ class StepCredit:
     announcement: Sequence[int] = ()
     step_end_ids: Tensor | None = None
     process_rewards: Tensor | None = None  # (B, T)
+    reference_logprobs: Tensor | None = None  # (B, T)
+    kl_coefficients: Tensor | None = None  # (B,)
 
     @property
     def needs_batch(self) -> bool:
@@ -199,4 +211,6 @@ class StepCredit:
             announcement=self.announcement,
             step_end_ids=self.step_end_ids,
             process_rewards=None if self.process_rewards is None else self.process_rewards[rows],
+            reference_logprobs=None if self.reference_logprobs is None else self.reference_logprobs[rows],
+            kl_coefficients=None if self.kl_coefficients is None else self.kl_coefficients[rows],
         )

@@ -27,6 +27,7 @@ from oar.learner.checkpoint import (
 from oar.learner.collect import GradedGroup, grade_groups
 from oar.learner.credit import Method
 from oar.learner.distributed import Ranks, joined
+from oar.learner.kl_by_class import AdaptedKl
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Recovery, Steady
@@ -157,6 +158,8 @@ def make_learner(
     if method.learned is not None:
         assert reference is not None  # it is asked for
         learner.reward_model = RewardModel.loaded(method.learned, cfg.learner, start_model, checkpoint, reference)
+    if method.kl_by_class is not None:
+        learner.adapted_kl = AdaptedKl(method.kl_by_class, checkpoint)
     if checkpoint is not None:
         load_optimizer(checkpoint / OPTIMIZER_FOLDER, model, learner.optimizer)
         learner.step = checkpoint_step(checkpoint)

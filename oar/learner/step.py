@@ -20,6 +20,7 @@ from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
 from oar.learner.credit import Credited, Method, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
+from oar.learner.kl_by_class import AdaptedKl
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
 from oar.learner.reward_model import RewardModel
@@ -70,6 +71,7 @@ class Learner:
         """`reference`: the starting model, where one is asked for; `teacher`: one that follows the policy."""
         self.cfg, self.model, self.reference = cfg, model, reference
         self.reward_model: RewardModel | None = None
+        self.adapted_kl: AdaptedKl | None = None
         self.teacher = reference if cfg.method.teacher.kind == "start" else teacher
         self.method = Method.built(cfg)
         self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
@@ -102,6 +104,8 @@ class Learner:
                 update, credited = self.update(data, credit, scored, graded.weight_version)
                 if self.reward_model is not None:
                     update |= self.reward_model.learn(graded.batch, graded.correct)
+                if self.adapted_kl is not None and credit.reference_logprobs is not None:
+                    update |= self.adapted_kl.learn(graded, credited.old_logprobs, credit.reference_logprobs)
         self.step += 1
         if self.follower is not None:
             follow(self.follower, self.model, self.cfg.method.teacher, self.step)
@@ -121,11 +125,13 @@ class Learner:
         return self.teacher if self.cfg.method.teacher.follows else None
 
     def save_beside(self, checkpoint: Path) -> None:
-        """Write the models beside the policy that change as a run goes on. Raises OSError, SafetensorError."""
+        """Write what else changes as a run goes on: models beside the policy, coefficients. Raises OSError, SafetensorError."""
         if self.follower is not None:
             save_beside(self.follower, checkpoint / TEACHER_FOLDER)
         if self.reward_model is not None:
             self.reward_model.save(checkpoint)
+        if self.adapted_kl is not None:
+            self.adapted_kl.save(checkpoint)
 
     def fits(self, problem: Problem) -> bool:
         """Whether its prompt leaves room for a whole completion: the engine refuses one that does not.
@@ -165,10 +171,13 @@ class Learner:
 
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
-        process_rewards = None
-        if self.reward_model is not None:
-            with clock("scoring"):
+        process_rewards = reference_logprobs = kl_coefficients = None
+        with clock("scoring"):
+            if self.reward_model is not None:
                 process_rewards = self.reward_model.rewards(graded.batch)
+            if self.adapted_kl is not None:
+                reference_logprobs = self.reference_logprobs(graded)
+                kl_coefficients = self.adapted_kl.coefficients(graded)
         return StepCredit(
             credit_assigner(self.cfg, self.task, self.method.signal, self.step),
             self.method.auxiliary,
@@ -183,7 +192,20 @@ class Learner:
             self.task.encode_marker(self.cfg.probe.conclude),
             self.step_end_ids,
             process_rewards,
+            reference_logprobs,
+            kl_coefficients,
         )
+
+    @torch.no_grad()
+    def reference_logprobs(self, graded: GradedBatch) -> Tensor:
+        """(B, T) of all completions by the starting model, which there must be."""
+        assert self.reference is not None
+        batch, found = graded.batch, torch.zeros_like(graded.batch.sampler_logprobs)
+        everything = torch.arange(len(batch), device=found.device)
+        for rows in batch.micro_batches(everything, self.cfg.learner.micro_batch_tokens):
+            scored = score_completions(self.reference, batch.rows(rows), temperature=self.cfg.rollout.temperature)
+            found[rows] = scored.logprobs
+        return found
 
     @torch.no_grad()
     def score(self, data: LossBatch, credit: StepCredit, which: Tensor) -> list[Credited]:

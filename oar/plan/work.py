@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from oar.config import LearnerConfig, TrainConfig
-from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, TeacherDivergence, TopDivergence
+from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.importance import (
     ActionWeights,
     CounterfactualDrop,
@@ -175,6 +175,8 @@ def auxiliary_work(auxiliary: AuxiliaryLoss | None, lengths: Lengths, learner: L
             return taught(lengths, context) + Work(read=5 * completion) + reference
         case TopDivergence(context=context):
             return taught(lengths, context) + Work(read=5 * completion)
+        case KlByClass():
+            return forward(lengths.prompt + completion, completion)
         case CertifiedCloning(gate="mig_positive"):
             return importance_work(InformationAdvantages(), lengths, learner)
     return Work()

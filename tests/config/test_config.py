@@ -158,14 +158,13 @@ def test_methods_differ_from_grpo_in_what_they_name():
     composed_runs = {name: composed(f"method={name}") for name in methods}
     composed_methods = {name: run.method for name, run in composed_runs.items()}
     others = {name: list(run.reward) for name, run in composed_runs.items() if list(run.reward) != ["answer"]}
-    assert others == {"random_reward": ["random"], "crpo_streams": ["answer", "format"]}
+    assert others == {"random_reward": ["random"], "crpo": ["answer", "format"]}
     assert not any(method.times_surprisal for method in composed_methods.values())
     assert all(method.name == name for name, method in composed_methods.items())
     plain = {
         name
         for name, method in composed_methods.items()
-        if "Uniform" in method.estimator._target_
-        and not (method.surrogate or method.auxiliary or method.decoupled_rewards)
+        if "Uniform" in method.estimator._target_ and not (method.surrogate or method.auxiliary)
     }
     assert plain == {"grpo", "random_reward"}
 

@@ -257,7 +257,7 @@ def test_other_arguments_and_others_tokens_are_refused(tmp_path: Path) -> None:
 def test_methods_and_gatings_are_those_of_conf() -> None:
     """Every file of conf/method that a trainer without marks can use, with the same numbers; so with conf/gating."""
     knockout = OmegaConf.create({"counterfactual": {"name": "knockout"}})
-    for name in names("method") - {"random_reward", "crpo_streams"}:
+    for name in names("method") - {"random_reward", "crpo"}:
         # They need what only the task knows: its marks, its right answers, what it shows a teacher.
         if name.startswith((ORACLES, "oar_s", "rlsd", "serl", "sdpg", "sdpo", "mig", "prime")):
             continue

@@ -49,9 +49,9 @@ def test_streams_of_rewards_move_the_weights_each_by_itself(start: Path) -> None
 
 def test_streams_have_no_common_penalty() -> None:
     with pytest.raises(ConfigError, match=r"learner\.overlong must be keep or mask where method\.decoupled_rewards"):
-        config("method=crpo_streams", "learner.overlong=soft_penalty")
+        config("method=crpo", "learner.overlong=soft_penalty")
     with pytest.raises(ConfigError, match=r"reward must be terms of which one has a weight"):
-        config("method=crpo_streams", "reward.answer.weight=0", "reward.format.weight=0")
+        config("method=crpo", "reward.answer.weight=0", "reward.format.weight=0")
 
 
 def test_coins_are_those_of_run_and_step(start: Path) -> None:

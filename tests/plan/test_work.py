@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
 from oar.config import build
-from oar.method.auxiliary import CertifiedCloning, TeacherDivergence, TopDivergence
+from oar.method.auxiliary import CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.forward.logprobs import run_forward
 from oar.method.forward.packing import Packing
 from oar.method.importance import (
@@ -207,6 +207,7 @@ def test_work_of_losses_by_hand():
         (TeacherDivergence(), by_teacher + start),
         (TeacherDivergence(reference=0.0), by_teacher),
         (TopDivergence(), forward(5 + 10 + 16, 16) + Work(read=5 * 16)),
+        (KlByClass(), start),
         (CertifiedCloning(), Work()),
         (CertifiedCloning(gate="mig_positive"), work(InformationAdvantages())),
     ):

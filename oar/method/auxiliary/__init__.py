@@ -2,7 +2,8 @@
 
 from oar.method.auxiliary.base import AuxiliaryLoss
 from oar.method.auxiliary.certified import CertifiedCloning
+from oar.method.auxiliary.crpo import KlByClass
 from oar.method.auxiliary.sdpg import TeacherDivergence
 from oar.method.auxiliary.sdpo import NoPolicyLoss, TopDivergence
 
-__all__ = ["AuxiliaryLoss", "CertifiedCloning", "NoPolicyLoss", "TeacherDivergence", "TopDivergence"]
+__all__ = ["AuxiliaryLoss", "CertifiedCloning", "KlByClass", "NoPolicyLoss", "TeacherDivergence", "TopDivergence"]

@@ -27,7 +27,8 @@ class CreditInputs:
     reference: the frozen starting model, None where nobody has loaded it; old_logprobs (B, T): of the policy before its
     update, None for those of `scores`; correct (B,): whether the verifier took the answer; announcement: the token ids that
     announce an answer; step_end_ids: those that end a step of the reasoning, None where nobody has said them;
-    process_rewards (B, T): of a reward model, None where there is none.
+    process_rewards (B, T): of a reward model, None where there is none; reference_logprobs (B, T) and kl_coefficients (B,): of
+    the starting model, and of a KL term by class of problem, None where nobody has said them.
     """
 
     model: PreTrainedModel
@@ -47,6 +48,8 @@ class CreditInputs:
     announcement: Sequence[int] = ()
     step_end_ids: Tensor | None = None
     process_rewards: Tensor | None = None
+    reference_logprobs: Tensor | None = None
+    kl_coefficients: Tensor | None = None
 
     def known_advantages(self) -> Tensor:
         """(B,), above 0 for completions that are to be drawn more often. Raises DataError where nobody has said them."""
@@ -91,6 +94,7 @@ class CreditInputs:
 
     def rows(self, index: Tensor) -> "CreditInputs":
         """The same for some of the completions (integer positions)."""
+        known = {name: getattr(self, name) for name in _BY_COMPLETION}
         marks = {name: mark[index] for name, mark in self.marks.items()}
         seeds = tuple(self.seeds[row] for row in index.tolist())
         return replace(
@@ -99,12 +103,14 @@ class CreditInputs:
             scores=self.scores.rows(index),
             seeds=seeds,
             marks=marks,
-            advantages=None if self.advantages is None else self.advantages[index],
-            groups=None if self.groups is None else self.groups[index],
-            old_logprobs=None if self.old_logprobs is None else self.old_logprobs[index],
-            correct=None if self.correct is None else self.correct[index],
-            process_rewards=None if self.process_rewards is None else self.process_rewards[index],
+            **{name: values[index] for name, values in known.items() if values is not None},
         )
+
+
+_BY_COMPLETION = (
+    *("advantages", "groups", "old_logprobs", "correct"),
+    *("process_rewards", "reference_logprobs", "kl_coefficients"),
+)
 
 
 class ImportanceEstimator(Protocol):
