@@ -61,9 +61,15 @@ RUNS = {
     ],
     "signed": ["method=oar_s_advantage"],  # groups without an advantage have a gradient too
     "taught": ["method=sdpo", "method.teacher.rate=0.5"],  # by a teacher that every rank averages
-    "two losses": ["method=sdpg", "method.auxiliary.divergence=1", "learner.updates_per_rollout=2"],
+    "two losses": [
+        "method=sdpg",
+        "method.auxiliary.divergence=1",
+        "learner.updates_per_rollout=2",
+        "learner.activation_checkpointing=true",
+    ],
     "gains": ["method=mig"],  # which every rank computes
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
+    "bfloat16, taught": ["method=serl", "method.teacher.every=1", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
 SAVED = "oar_p"  # the run whose checkpoints are exchanged between one rank and two

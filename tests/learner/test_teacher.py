@@ -18,6 +18,7 @@ from tests.models import tiny_model
 KINDS = {
     "rlsd": ["method=rlsd"],  # the starting model
     "serl": ["method=serl", "method.teacher.every=2"],
+    "serl with an adapter": ["method=serl", "method.teacher.every=1", "model.lora={r: 4, alpha: 8, targets: [q_proj]}"],
     "sdpg": ["method=sdpg", "method.auxiliary.divergence=1"],
     "sdpo": ["method=sdpo", "method.teacher.rate=0.5"],
     "mig": ["method=mig"],
@@ -68,6 +69,14 @@ def test_a_run_learns_and_goes_on_to_the_same_bits(name: str, start: Path, tmp_p
         rest, found = train(start, ALONE, *KINDS[name], checkpoint=tmp_path / f"step_{step:06d}")
         assert rest == curve[step:]
         assert all(torch.equal(found[key], weight) for key, weight in weights.items())
+
+
+def test_layers_that_run_again_change_nothing(start: Path) -> None:
+    kept, again = (
+        train(start, ALONE, *KINDS["sdpg"], f"learner.activation_checkpointing={on}") for on in ("false", "true")
+    )
+    assert kept[0] == again[0]
+    assert all(torch.equal(again[1][name], weight) for name, weight in kept[1].items())
 
 
 def test_who_teaches(start: Path) -> None:
