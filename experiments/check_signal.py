@@ -54,7 +54,7 @@ def main(config: DictConfig) -> None:
     subject = completions(cfg, samples=GROUP if needs_batch(estimator) else 1)
     table, broken = Table(box=None, show_header=False, pad_edge=False), []
     for what, holds in CONTRACT.items():
-        problem = complaint(holds, estimator, subject.inputs)
+        problem = complaint(holds, estimator, subject.asked(estimator))
         table.add_row("broken" if problem else "holds", what, problem or "")
         if problem:
             broken.append(what)
@@ -180,7 +180,7 @@ CONTRACT = {
 
 def what_it_finds(estimator: CreditSignal, subject: Subject) -> dict[str, float]:
     """Means over completions; seconds of the signal over those of the forward that scores."""
-    inputs, masks = subject.inputs, subject.masks
+    inputs, masks = subject.asked(estimator), subject.masks
     seconds, found = timed(lambda: estimator(inputs))
     forward, _ = timed(lambda: score_completions(inputs.model, inputs.batch, temperature=1.0).logprobs)
     signal = by_completion(found.abs(), masks)  # of signed advantages how much a token counts, not which way

@@ -9,7 +9,7 @@ import pandas as pd
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.shared.planned import credit_signals, planned
+from experiments.shared.planned import credit_signals, method_settings, planned
 from oar.command_line.entry import entry
 from oar.command_line.overrides import key_of, overrides_of_runs
 from oar.config import validated
@@ -71,7 +71,7 @@ def fits(cfg: FitConfig, typed: Sequence[str]) -> Iterator[dict[str, object]]:
     gib = cfg.gpus[cfg.gpu]
     runs = list(product(cfg.profiles, cfg.loras))
     plans = [planned(composed("plan", [*typed, f"profile={profile}", f"lora={lora}"])) for profile, lora in runs]
-    signals = credit_signals(cfg.methods, plans[0].run)
+    signals = credit_signals(method_settings(cfg.methods, plans[0].run), plans[0].run)
     for (profile, lora), plan in zip(runs, plans, strict=True):
         run, assume = plan.run, replace(plan.settings.assume, memory_gib=gib)
         if CACHE not in map(key_of, typed):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from omegaconf import DictConfig
 
-from experiments.shared.planned import credit_signals, planned
+from experiments.shared.planned import credit_signals, method_settings, planned
 from oar.command_line.entry import entry
 from oar.plan import plan_run
 from oar.plan.text import plan_text
@@ -18,13 +18,14 @@ def main(config: DictConfig) -> None:
     """Compose, work it out, print."""
     found = planned(config)
     settings, cfg = found.settings, found.run
-    methods = credit_signals(settings.methods, cfg)
-    for name, estimator in methods.items():
+    methods = method_settings(settings.methods, cfg)
+    signals = credit_signals(methods, cfg)
+    for name, estimator in signals.items():
         if not is_known(estimator):
             print(
                 f"{name} does not say what it computes (SaysItsWork in oar/plan/work.py): as nothing.", file=sys.stderr
             )
-    plan = plan_run(cfg, found.model, settings.assume, methods, settings.problems)
+    plan = plan_run(cfg, found.model, settings.assume, signals, settings.problems, methods)
     if settings.json:
         model = {"name": cfg.model.name, "sizes_from": found.source, **asdict(found.model)}
         print(

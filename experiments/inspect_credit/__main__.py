@@ -80,7 +80,7 @@ def make_page(cfg: InspectCreditConfig, run: Path, settings: TrainConfig) -> tup
         notes.append(f"{source}: signals computed anew with {origin(folder, step)}.")
         task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
         model = load_policy(folder, "float32")  # importance is too coarse in less
-        signals += model_signals(model, task, samples, settings, methods, step=step, source=source)
+        signals += model_signals(model, task, samples, settings, methods, step=step, source=source, notes=notes)
     if not notes:
         notes.append("The run keeps no checkpoint, so the page shows what it logged; checkpoint=FOLDER computes more.")
     title = f"Credit inspector: {label(settings.method.name)}, model {settings.model.name}, step {step}"

@@ -1,7 +1,7 @@
 """conf/plan as programs read it: the run, what is assumed of it, the sizes of its model, and credit signals."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from oar.common.errors import ConfigError, DataError
-from oar.config import ModelConfig, TrainConfig, build, validated
+from oar.config import MethodConfig, ModelConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
 from oar.method.importance import CreditSignal
 from oar.plan import Architecture, Assumptions
@@ -48,11 +48,14 @@ def planned(config: DictConfig) -> Planned:
     return Planned(settings, run, *sizes_of(run.model, settings.architectures if no_folder else None))
 
 
-def credit_signals(methods: Sequence[str], run: TrainConfig) -> dict[str, CreditSignal]:
+def method_settings(methods: Sequence[str], run: TrainConfig) -> dict[str, MethodConfig]:
     """Of choices of conf/method, and of the run as it is configured."""
-    targets = {name: composed_run([f"method={name}"]).method.estimator for name in methods}
-    targets[run.method.name] = run.method.estimator
-    return {name: build("method.estimator", target, run.allow_targets) for name, target in targets.items()}
+    return {name: composed_run([f"method={name}"]).method for name in methods} | {run.method.name: run.method}
+
+
+def credit_signals(methods: Mapping[str, MethodConfig], run: TrainConfig) -> dict[str, CreditSignal]:
+    """The signals that they name."""
+    return {name: build("method.estimator", one.estimator, run.allow_targets) for name, one in methods.items()}
 
 
 def sizes_of(cfg: ModelConfig, known: dict[str, Any] | None) -> tuple[Architecture, str]:

@@ -74,6 +74,25 @@ class TrainConfig:
             "1 where gating.threshold is released_drift, whose level goes from each completion to the next",
             self.learner.ranks,
         )
+        require(
+            not self.method.decoupled_rewards or self.learner.overlong != "soft_penalty",
+            "learner.overlong",
+            "keep or mask where method.decoupled_rewards is true, since the penalty is on the sum of the rewards",
+            self.learner.overlong,
+        )
+        weights = [term.get("weight", 1.0) for term in self.reward.values()]
+        require(
+            not self.method.decoupled_rewards or any(weights),
+            "reward",
+            "terms of which one has a weight where method.decoupled_rewards is true",
+            weights,
+        )
+        require(
+            self.method.teacher.kind != "averaged" or self.learner.compute_dtype == "float32",
+            "method.teacher.kind",
+            "live, start or synced where learner.compute_dtype is bfloat16, in which a small step of an average is lost",
+            "averaged",
+        )
         alone = self.rollout.servers == self.rollout.tensor_parallel == self.learner.ranks == 1
         several = self.sync.name == "ipc" and not alone
         require(not several, "sync.name", "nccl or checkpoint where there are several GPUs", self.sync.name)

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from oar.common.errors import DataError
 from oar.config.evaluation import Sampling
 from oar.method.segments import Markers, Segments, extract_answer, find_segments
+from oar.tasks.privileged import ASKS, shown_to_group
 from oar.tasks.problem import Problem
 from oar.tasks.sheets import SHEETS
 from oar.tasks.sheets import marks as sheet_marks
@@ -20,6 +21,12 @@ from oar.tasks.verifier.shown import shown
 from oar.tasks.verifier.text import same_text
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error, written_mask
 from oar.tasks.words.language import STOP
+
+LINE_BREAKS = (
+    "\n",
+    "\u010a",
+    "<0x0A>",
+)  # as it stands in vocabularies: itself, of bytes (GPT-2's, Qwen's), of SentencePiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,36 @@ class Task:
         ids = list(self.tokenizer.encode(written, add_special_tokens=False))
         found = self.segments(ids)
         return [] if found is None else ids[found.answer_start : found.answer_end]
+
+    def encode_contexts(
+        self, kind: str, problem: Problem, texts: Sequence[str], verdicts: Sequence[Verdict]
+    ) -> list[list[int]]:
+        """For each completion of a group the token ids of a prompt with a privileged look; none where there is nothing to show.
+
+        `kind`: one of `oar.names.CONTEXTS`. Raises DataError where what is shown cannot be said, or is not known.
+        """
+        shown = shown_to_group(kind, problem, texts, verdicts)
+        known = {one: self._encode_context(kind, problem, one) for one in set(shown) - {""}}
+        return [known.get(one, []) for one in shown]
+
+    def _encode_context(self, kind: str, problem: Problem, shown: str) -> list[int]:
+        if self.template is not None:
+            asked = ASKS[kind].replace("{shown}", shown)
+            return self.template.encode(f"{problem.question}\n\n{asked}", self.tokenizer)
+        hint = {"answer": f"{self.marker} {shown}", "feedback": shown}.get(kind, f"{problem.question} {shown}")
+        ids = list(self.tokenizer.encode(f"{hint} {problem.question}"))
+        if self.tokenizer.unk_token_id in ids:
+            raise DataError(
+                f"context={kind} shows {shown!r}, which this model's vocabulary cannot say: choose another."
+            )
+        return ids
+
+    def step_end_ids(self) -> list[int]:
+        """The tokens that end a step of the reasoning: those with a line break, without a template the full stop."""
+        ends = LINE_BREAKS if self.template is not None else (STOP,)
+        return sorted(
+            ids for token, ids in self.tokenizer.get_vocab().items() if any(token.endswith(end) for end in ends)
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """A completion's text, special tokens left out."""

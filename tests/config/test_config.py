@@ -11,6 +11,7 @@ from oar.common.errors import ConfigError
 from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, build_function, validated
 from oar.config.composed import composed_run
 from oar.config.saved import changed_settings
+from oar.learner.credit import Method
 
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = [
@@ -33,7 +34,7 @@ def composed(*overrides, name="train"):
 def test_every_option_composes_and_can_be_built(choice):
     of_the_same_sheet = ["data=sheets"] if choice in ("benchmark=sheets", "model=sheets") else []
     cfg = validated(composed(choice, *of_the_same_sheet, "model.path=folder"), TrainConfig)
-    build("method.estimator", cfg.method.estimator)
+    Method.built(cfg)
     build("data.source", cfg.data.source)
     for name in set(cfg.reward) - {"own"}:  # which names nothing yet
         build_function(f"reward.{name}", {key: value for key, value in cfg.reward[name].items() if key != "weight"})
@@ -159,8 +160,8 @@ def test_methods_differ_from_grpo_in_what_they_name():
     methods = [path.stem for path in (CONF / "method").glob("*.yaml")]
     composed_runs = {name: composed(f"method={name}") for name in methods}
     composed_methods = {name: run.method for name, run in composed_runs.items()}
-    assert {name for name, run in composed_runs.items() if list(run.reward) != ["answer"]} == {"random_reward"}
-    assert list(composed_runs["random_reward"].reward) == ["random"]
+    others = {name: list(run.reward) for name, run in composed_runs.items() if list(run.reward) != ["answer"]}
+    assert others == {"random_reward": ["random"], "crpo": ["answer", "format"]}
     assert not any(method.times_surprisal for method in composed_methods.values())
     assert all(method.name == name for name, method in composed_methods.items())
     plain = {

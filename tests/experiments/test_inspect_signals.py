@@ -71,6 +71,18 @@ def test_what_is_kept_is_all_there_is_to_know(tmp_path: Path) -> None:
     assert (silent.advantage, right.advantage) == pytest.approx((-1 / 3 / 3**-0.5, 2 / 3 / 3**-0.5), rel=1e-3)
 
 
+def test_a_method_that_looks_at_more_than_a_run_keeps_is_named(tmp_path: Path) -> None:
+    cfg, notes = settings(), list[str]()
+    methods = {name: settings(f"method={name}").method for name in ("rlsd", "oar_gn", "mig")}
+    samples = kept(tmp_path, cfg, SILENT, WRONG, RIGHT)
+    found = model_signals(model(), task(), samples, cfg, methods, step=STEP, source="x", notes=notes)
+    assert [signal.name for signal in found][:1] == ["oar_gn"]
+    assert {"rlsd", "mig"}.isdisjoint(signal.name for signal in found)
+    assert [note.split(" is not computed anew: ")[0] for note in notes] == ["rlsd", "mig"]
+    with pytest.raises(DataError, match="privileged context"):
+        model_signals(model(), task(), samples, cfg, {"rlsd": methods["rlsd"]}, step=STEP, source="x")
+
+
 def test_under_the_weights_that_drew_them_the_method_gives_what_was_logged(tmp_path: Path) -> None:
     """The noise of OAR-G, the probe of that step and the gate are the run's: nothing but rounding is between the two."""
     cfg = settings("probe.warmup_steps=7")  # so the step before the warm-up's end
