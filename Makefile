@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
+.PHONY: help setup doctor base-model plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
@@ -31,6 +31,7 @@ takes.ablation-probe := METHOD SEEDS STEPS OUT
 takes.signals := EXPERIMENT SEED OUT
 takes.study := EXPERIMENT PROFILE SEEDS STEPS OUT
 takes.gradient-signal := SEED OUT
+takes.compare-methods := SEEDS STEPS
 takes.dashboard :=
 takes.dashboard-local := OUT
 takes.report := OUT
@@ -141,11 +142,16 @@ ablation-gating: setup ## Both halves of the gate, one of them, none; with OUT i
 ablation-probe: setup ## What stands for the model's answer; with OUT its page
 	$(call sweep,probe=warmup$(,)as_mean$(,)as_joint$(,)lt_logits)
 
-signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location
+signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location|method_signals
 	@$(call program,signals)
 
-study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics)
+study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics, methods)
 	@$(call program,study)
+
+# The table of accuracy first, which trains; then what the signals say of known tokens, which trains one model.
+compare-methods: setup ## Every credit method beside GRPO and beside its own shuffled numbers
+	@$(call program,study experiment=methods)
+	@$(BIN)/python -m experiments.signals experiment=method_signals
 
 gradient-signal: setup ## How much of a gradient is signal under each weighting, without training
 	@$(call program,gradient_signal)

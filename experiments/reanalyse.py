@@ -12,6 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from experiments.stability.reanalysis import judge_sweep
+from experiments.study.ceilings import STEPS, judge_ceilings
 from experiments.study.page import judge_study
 from experiments.table1.page import judge_table1
 from oar.command_line.entry import entry
@@ -19,7 +20,8 @@ from oar.common.errors import ConfigError, DataError
 from oar.common.provenance import ROOT, command, git_state
 from oar.config import validated
 
-KINDS = {"table1.csv": judge_table1, "levels.csv": judge_sweep, "scores.csv": judge_study}  # by a file that only it has
+# by a file that only it has
+KINDS = {"table1.csv": judge_table1, "levels.csv": judge_sweep, "scores.csv": judge_study, STEPS: judge_ceilings}
 
 
 @dataclass

@@ -6,3 +6,4 @@ THRESHOLDS = ("quantile", "absolute", "released_drift")
 AGGREGATIONS = ("sequence_mean", "token_mean", "constant")
 RATIO_LEVELS = ("token", "sequence")
 CONTROLS = ("none", "shuffled", "position")  # of method.control
+CUTS = ("steps", "low_probability")  # of method.continuations

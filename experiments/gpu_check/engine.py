@@ -71,9 +71,18 @@ class OwnSampling(Engine):
         """Nothing is open."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling | Sequence[Sampling],
+        *,
+        seed: int,
+        expected_version: int,
     ) -> list[list[Rollout]]:
-        """`sampling.n` completions of each prompt of the step that draws with weights `expected_version`."""
+        """`sampling.n` completions of each prompt of the step that draws with weights `expected_version`.
+
+        Continuations, of which each has a sampling of its own, are as long as completions.
+        """
+        sampling = sampling if isinstance(sampling, Sampling) else sampling[0]
         asked = (seed, expected_version, sampling.n)
         if asked not in self._answers:
             self._check_version(expected_version)

@@ -12,6 +12,7 @@ import yaml
 
 from experiments.gpu_check.findings import ROOT
 from oar.config import LoraConfig, TrainConfig, build
+from oar.config.credit import ContinuationsConfig
 from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions
 
@@ -57,6 +58,8 @@ def train_config(profile: str = "embedded", **groups: Any) -> TrainConfig:
         own = {"name": given} if isinstance(given, str) else given
         found[group] = _over(_over(read(group, own.get("name", usual)), sizes.get(group, {})), own)
     found["model"] |= NO_FOLDER
+    if found["method"]["continuations"] is not None:
+        found["method"]["continuations"] = ContinuationsConfig(**found["method"]["continuations"])
     kinds, found = get_type_hints(TrainConfig), _filled(found, found)
     return TrainConfig(**{key: kinds[key](**it) if is_dataclass(kinds[key]) else it for key, it in found.items()})
 

@@ -188,6 +188,7 @@ def token_weights(
         completion_advantages(graded.rewards, settings.learner),
         seeds=[derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(len(graded.batch))],
         marks=graded.marks,
+        temperature=settings.rollout.temperature,
     )
     return credit.token_weights
 

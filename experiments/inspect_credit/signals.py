@@ -94,6 +94,7 @@ def model_signals(
             torch.ones(len(batch), device=batch.input_ids.device),  # everywhere, so that no completion is passed over
             seeds=[derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
             marks={name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
+            temperature=settings.rollout.temperature,
         )
         found.append(_method_signal(name, credit, batch.reasoning_mask, settings.gating, source))
 

@@ -13,8 +13,7 @@ from oar.config import ModelConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
 from oar.method.importance import CreditSignal
 from oar.plan import Architecture, Assumptions
-from oar.tasks.words.teaching import build_model
-from oar.tasks.words.tokenizer import build_tokenizer
+from oar.tasks.embedded.teaching import build_model
 
 
 @dataclass
@@ -69,7 +68,8 @@ def sizes_of(cfg: ModelConfig, known: dict[str, Any] | None) -> tuple[Architectu
             )
         return Architecture(**known[cfg.name]), "conf/plan.yaml"
     if cfg.path is None:
-        taught = build_model(build("model.teach", cfg.teach), build_tokenizer())
+        teaching = build("model.teach", cfg.teach)
+        taught = build_model(teaching, teaching.lesson().tokenizer())
         return Architecture.from_config(taught.config.to_dict(), "model.teach"), "model.teach"
     file = Path(cfg.path) / "config.json"
     try:

@@ -1,7 +1,7 @@
 """Experiments on token signals that need no training runs of their own: `python -m experiments.signals experiment=NAME`.
 
-Mask artefacts, proxy mismatch and error location (docs/METHOD.md §7.5, §7.6, §7.8), all of them on the completions of the oracle
-recall, which are drawn here where they are not there yet (experiments/shared/subjects.py).
+Mask artefacts, proxy mismatch, error location (docs/METHOD.md §7.5, §7.6, §7.8) and the methods of docs/METHODS.md, all of them
+on the completions of the oracle recall, drawn here where they are not there yet (experiments/shared/subjects.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +19,7 @@ from experiments.shared.subjects import Plan, SubjectConfig
 from experiments.signals.error_location import error_location
 from experiments.signals.examined import NOWHERE, Examined
 from experiments.signals.mask_artefacts import mask_artefacts
+from experiments.signals.method_signals import method_signals
 from experiments.signals.pictures import MORE, PANELS
 from experiments.signals.proxy_mismatch import proxy_mismatch
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, gated
@@ -45,6 +46,7 @@ MEASURES: dict[str, Callable[[Plan], Study]] = {
     "mask_artefacts": lambda plan: partial(mask_artefacts, kinds=_counterfactuals(plan.signals)),
     "proxy_mismatch": lambda _: proxy_mismatch,
     "error_location": lambda _: error_location,
+    "method_signals": lambda _: method_signals,
 }
 
 

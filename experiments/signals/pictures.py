@@ -1,4 +1,4 @@
-"""The pictures of the three experiments on signals; what their pages say is in the templates beside this file."""
+"""The pictures of the experiments on signals; what their pages say is in the templates beside this file."""
 
 from pathlib import Path
 
@@ -35,6 +35,12 @@ PANELS = {
         (LOCATED, ERROR_FIFTH): "first wrong token in\nthe top fifth, all",
         **{(third, ERROR_FIFTH): f"error in the\n{third}" for third in THIRDS},
         (LOCATED, ERROR_PERCENTILE): "percentile of the\nfirst wrong token, all",
+    },
+    "method_signals": {
+        (ALL, SPEARMAN): "Spearman with\nexact OAR-P",
+        (CORRECT, AUC): "causal tokens: AUC,\ncorrect completions",
+        (WRONG, AUC): "causal tokens: AUC,\nwrong completions",
+        (WRONG, ERROR_FIFTH): "first wrong token\nin the top fifth",
     },
 }
 

@@ -8,7 +8,14 @@ import pandas as pd
 
 from experiments.study.credit_dynamics import credit_changes, credit_table, draw_credit, draw_profile
 from experiments.study.mistakes import draw_mistakes, mistakes_shares, mistakes_table
-from experiments.study.studies import arm_differences, arm_scores, judged_differences
+from experiments.study.studies import (
+    arm_differences,
+    arm_scores,
+    judged_differences,
+    judged_pairs,
+    logged_means,
+    pair_differences,
+)
 from oar.analysis.reports.differences import one_seed
 from oar.analysis.reports.figures import THICK, draw_curves, draw_dots
 from oar.analysis.reports.page import with_error, write_csv, write_page
@@ -19,6 +26,7 @@ from oar.statistics.power import POWER
 from oar.tasks.words import MISTAKES
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
+PAIRS, LOGGED = "pairs.csv", "logged.csv"  # files that only studies have which ask for them
 METRICS = {SAMPLED_METRIC: "avg@k, temperature 1", GREEDY_METRIC: "pass@1, greedy"}
 
 
@@ -29,6 +37,10 @@ def write_results(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, p
     where runs cannot be compared.
     """
     tables = {"scores.csv": arm_scores(runs), "differences.csv": arm_differences(runs, reference=about["reference"])}
+    if about["pairs"]:
+        tables[PAIRS] = pair_differences(runs, about["pairs"])
+    if about["logged"]:
+        tables[LOGGED] = logged_means(runs, list(about["logged"]))
     if about["credit"]:
         tables["credit.csv"] = credit_table(runs)
     if about["mistakes"]:
@@ -53,6 +65,8 @@ def judge_study(folder: Path, provenance: Mapping[str, Any]) -> None:
     scores, found = pd.read_csv(folder / "scores.csv"), pd.read_csv(folder / "differences.csv")
     table = judged_differences(scores, found, reference=provenance["study"]["reference"])
     write_csv(table, folder / "differences.csv")
+    if (folder / PAIRS).is_file():
+        write_csv(judged_pairs(scores, pd.read_csv(folder / PAIRS)), folder / PAIRS)
     write_study(folder, provenance)
 
 
@@ -61,6 +75,11 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
     about = provenance["study"]
     scores, table = pd.read_csv(folder / "scores.csv"), pd.read_csv(folder / "differences.csv")
     draw_differences(table, folder / "forest.png", reference=about["reference"])
+    pairs = pd.read_csv(folder / PAIRS) if (folder / PAIRS).is_file() else None
+    if pairs is not None:
+        line = pairs["arm"] + " - " + pairs["reference"]
+        draw_differences(pairs.assign(arm=line), folder / "pairs.png", reference="the other of the pair")
+    logged = pd.read_csv(folder / LOGGED) if (folder / LOGGED).is_file() else None
     changes: list[list[object]] = []
     shares: list[list[str]] = []
     if about["credit"]:
@@ -80,6 +99,8 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
         metrics=METRICS,
         means=means(scores),
         differences=table,
+        pairs=pairs,
+        logged=[] if logged is None else logged_rows(logged, list(about["logged"])),
         tests=table.groupby("metric").size().max(),
         one_seed=one_seed,
         changes=changes,
@@ -99,6 +120,16 @@ def means(scores: pd.DataFrame) -> list[dict[str, Any]]:
         cells = [with_error(*mean_and_standard_error(by_metric.get_group(metric))) for metric in METRICS]
         rows.append({"condition": condition, "arm": arm, "cells": cells, "seeds": own["seed"].nunique()})
     return rows
+
+
+def logged_rows(table: pd.DataFrame, names: Sequence[str]) -> list[list[object]]:
+    """A line per condition and arm: what `logged_means` found of each name, ± the standard error over seeds."""
+    lines: list[list[object]] = []
+    for (condition, arm), own in table.groupby(["condition", "arm"], sort=False):
+        values = [own.loc[own["name"] == name, "value"].to_numpy() for name in names]
+        cells = [with_error(*mean_and_standard_error(of), ".3f") if len(of) else "" for of in values]
+        lines.append([condition, f"`{arm}`", *cells])
+    return lines
 
 
 def draw_differences(table: pd.DataFrame, path: Path, *, reference: str) -> None:

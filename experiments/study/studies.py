@@ -64,5 +64,41 @@ def judged_differences(scores: pd.DataFrame, table: pd.DataFrame, *, reference: 
     return _whole(pd.DataFrame(rows))
 
 
+def pair_differences(runs: Sequence[Run], pairs: Sequence[Sequence[str]]) -> pd.DataFrame:
+    """`arm_differences` of the first arm of each pair from its second, the `reference`; p_holm over all pairs of a metric."""
+    tables = [
+        arm_differences([run for run in runs if run.arm in pair], reference=pair[1]).assign(reference=pair[1])
+        for pair in pairs
+    ]
+    return with_holm(pd.concat(tables, ignore_index=True))
+
+
+def judged_pairs(scores: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """`pair_differences` from committed tables."""
+    tables = [
+        judged_differences(scores, own, reference=str(reference)).assign(reference=reference)
+        for reference, own in table.groupby("reference", sort=False)
+    ]
+    return with_holm(pd.concat(tables, ignore_index=True))
+
+
+def logged_means(runs: Sequence[Run], names: Sequence[str]) -> pd.DataFrame:
+    """condition, arm, seed, name, value: the mean over the steps at which a run logged the metric of that name, if it did."""
+    return pd.DataFrame(
+        [
+            {
+                "condition": run.condition,
+                "arm": run.arm,
+                "seed": run.seed,
+                "name": name,
+                "value": run.metrics[name].mean(),
+            }
+            for run in runs
+            for name in names
+            if name in run.metrics
+        ]
+    )
+
+
 def _whole(table: pd.DataFrame) -> pd.DataFrame:
     return with_holm(table)[DIFFERENCES].astype({"seeds_needed": "Int64"})

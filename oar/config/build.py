@@ -23,9 +23,13 @@ TARGET, PARTIAL = "_target_", "_partial_"
 # harm when it is made, whatever its arguments are.
 ROOMS = (
     "oar.method.importance",
+    "oar.method.surrogates",
+    "oar.method.auxiliary",
     "oar.tasks.data.sources",
     "oar.tasks.data.procedural",
     "oar.tasks.words.teaching",
+    "oar.tasks.sheets.generator",
+    "oar.tasks.sheets.teaching",
     "experiments.fidelity.signals",
 )
 FUNCTION_ROOMS = ("oar.tasks.rewards",)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oar.config.checks import one_of, require
-from oar.names import CONTROLS, COUNTERFACTUALS, PROBES, THRESHOLDS
+from oar.names import CONTROLS, COUNTERFACTUALS, CUTS, PROBES, THRESHOLDS
 
 
 def check_reward(reward: Mapping[str, Any]) -> None:
@@ -20,11 +20,39 @@ def check_reward(reward: Mapping[str, Any]) -> None:
 
 
 @dataclass
+class ContinuationsConfig:
+    """What is drawn from within completions, to say what their states are worth (oar/learner/continuations.py)."""
+
+    samples: int
+    cut: str
+    every: int
+    below: float | None
+    most: int | None
+
+    def __post_init__(self) -> None:
+        key = "method.continuations"
+        for name in ("samples", "every"):
+            require(getattr(self, name) >= 1, f"{key}.{name}", "1 or more", getattr(self, name))
+        require(self.most is None or self.most >= 1, f"{key}.most", "null or 1 or more", self.most)
+        one_of(f"{key}.cut", self.cut, CUTS)
+        needed = self.cut == "low_probability"
+        stated = self.below is not None and 0 < self.below <= 1
+        require(stated == needed, f"{key}.below", "a probability where cut=low_probability, else null", self.below)
+
+
+@dataclass
 class MethodConfig:
-    """Which signal says what a token is worth. `estimator` names its class: a new method is one file and one YAML."""
+    """Which signal says what a token is worth. `estimator` names its class: a new method is one file and one YAML.
+
+    `surrogate` and `auxiliary` name classes too, or are None: what changes the clipped objective, and what stands beside it.
+    `continuations`: what the engine draws for the signal beside the rollouts, or None.
+    """
 
     name: str
     estimator: Any
+    surrogate: Any
+    auxiliary: Any
+    continuations: ContinuationsConfig | None
     times_surprisal: bool
     preserve_mass: bool
     control: str

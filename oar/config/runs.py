@@ -110,12 +110,13 @@ class TrainConfig:
 
     def measure(self) -> str:
         """A hash of what is evaluated and how."""
-        benchmark = asdict(self.benchmark)
+        benchmark, evaluation = asdict(self.benchmark), asdict(self.evaluation)
+        # What was measured before there were any of these is measured alike.
         if self.benchmark.options is None:
-            del benchmark["options"]  # what was measured before there were any is measured alike
-        return config_hash({"template": self.template, "evaluation": asdict(self.evaluation), "benchmark": benchmark})[
-            :12
-        ]
+            del benchmark["options"]
+        if self.evaluation.stop_at is None:
+            del evaluation["stop_at"]
+        return config_hash({"template": self.template, "evaluation": evaluation, "benchmark": benchmark})[:12]
 
 
 @dataclass

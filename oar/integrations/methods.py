@@ -8,10 +8,11 @@ from oar.config.build import TARGET
 from oar.config.checks import one_of
 from oar.method.importance import (
     CreditSignal,
+    EntropyBonusWeights,
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
-    ImportanceEstimator,
+    GrailWeights,
     InvertedImportance,
     PerturbationImportance,
     PositionImportance,
@@ -19,6 +20,7 @@ from oar.method.importance import (
     ShuffledImportance,
     UniformImportance,
     gives,
+    needs_batch,
 )
 
 # Whether tokens below the threshold are suppressed, and those at or above it boosted (docs/METHOD.md §5).
@@ -45,9 +47,14 @@ def estimator_named(method: str, counterfactual: str) -> CreditSignal:
                 f"method must give importance or weights, but {method} gives signed token advantages, whose groups without a "
                 "difference in reward this adapter does not have: train it with this repository's own learner."
             )
+        if needs_batch(own):
+            raise ConfigError(
+                f"method must look at each completion alone, but {method} compares completions, which this adapter credits some "
+                "at a time: train it with this repository's own learner."
+            )
         return own
     oar_p = PerturbationImportance(counterfactual)
-    estimators: dict[str, ImportanceEstimator] = {
+    estimators: dict[str, CreditSignal] = {
         "grpo": UniformImportance(),
         "oar_p": oar_p,
         "oar_p_routes": replace(oar_p, window=0, routes=4),
@@ -55,6 +62,8 @@ def estimator_named(method: str, counterfactual: str) -> CreditSignal:
         "oar_p_budget": replace(oar_p, budget=16),
         "oar_g": GradientImportance(),
         "oar_gn": GradientNormImportance(),
+        "grail": GrailWeights(),
+        "entropy_advantage": EntropyBonusWeights(),
         "entropy": EntropyImportance(),
         "random": RandomImportance(),
         "position": PositionImportance(),

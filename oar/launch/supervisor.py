@@ -19,6 +19,7 @@ from oar.common.processes import ChildProcess
 from oar.config import EvaluateConfig, ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
 from oar.launch.start_model import model_folder, refuse_missing_model
 from oar.learner.checkpoint import resumable_checkpoint
+from oar.learner.credit import Method
 from oar.learner.launch import learner_command
 from oar.learner.recovery import ENGINE_LOST
 from oar.model.load import weights_size
@@ -48,7 +49,7 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
     check_tracking(cfg.tracking.mode)  # type: ignore[arg-type]  # validated
     refuse_without_gpus(cfg)
     refuse_without_gpu(cfg.sync)
-    build("method.estimator", cfg.method.estimator, cfg.allow_targets)
+    Method.built(cfg)
     RewardTerms.built(cfg.reward, cfg.allow_targets)
     source = build("data.source", cfg.data.source, cfg.allow_targets)
     if cfg.resume == "never" and ((folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists()):

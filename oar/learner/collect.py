@@ -16,13 +16,17 @@ from oar.tasks.verifier.grade import Verdict, outcome_shares
 
 @dataclass(frozen=True, slots=True)
 class GradedGroup:
-    """The completions of one problem, each with its text, its verdict and what it earns."""
+    """The completions of one problem, each with its text, its verdict and what it earns.
+
+    values: of each completion what its states are worth, token by token, NaN where nobody knows; None where none was asked for.
+    """
 
     problem: Problem
     rollouts: Sequence[Rollout]
     texts: Sequence[str]
     verdicts: Sequence[Verdict]
     earned: Sequence[Earned]
+    values: Sequence[Sequence[float]] | None = None
 
     @property
     def is_mixed(self) -> bool:
@@ -36,8 +40,9 @@ class GradedBatch:
 
     terms: what each earns by the name of a reward, of which `rewards` are the weighted sums.
     weight_version: of the weights that drew them; of several the oldest.
-    marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
+    marks: the task's ground truth (B, T) by name, False or 0 outside the completion; those that all problems know.
     outcomes: the share of completions that was judged in each way (oar.tasks.verifier.grade.OUTCOMES).
+    values: what the state before each token is worth (B, T), NaN where nobody knows, None where no continuations were drawn.
     """
 
     batch: CompletionBatch
@@ -50,6 +55,7 @@ class GradedBatch:
     truncated: Tensor
     weight_version: int
     outcomes: Mapping[str, float]
+    values: Tensor | None = None
 
 
 def grade_groups(
@@ -108,6 +114,7 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
         truncated=torch.tensor([rollout.finish_reason == "length" for rollout in rollouts], device=device),
         weight_version=min(rollout.weight_version for rollout in rollouts),
         outcomes=outcome_shares(verdicts),
+        values=_collated_values([one for group in groups for one in group.values or ()], batch.completion_mask),
     )
 
 
@@ -118,12 +125,19 @@ def grade_rollouts(
     return collate_groups(grade_groups(problems, groups, task), task, device)
 
 
-def _collated_marks(marks: Sequence[Mapping[str, Sequence[bool]]], completion_mask: Tensor) -> dict[str, Tensor]:
+def _collated_marks(marks: Sequence[Mapping[str, Sequence[int]]], completion_mask: Tensor) -> dict[str, Tensor]:
     """Marks as tensors like `completion_mask`. A name that only some completions have is left out: no mark is not False."""
     collated = {}
     for name in sorted(set.intersection(*(set(known) for known in marks))):
-        collated[name] = torch.zeros_like(completion_mask)
-        collated[name][completion_mask] = torch.tensor(
-            [marked for known in marks for marked in known[name]], device=completion_mask.device
-        )
+        values = torch.tensor([value for known in marks for value in known[name]], device=completion_mask.device)
+        collated[name] = torch.zeros_like(completion_mask, dtype=values.dtype).masked_scatter(completion_mask, values)
+    return collated
+
+
+def _collated_values(values: Sequence[Sequence[float]], completion_mask: Tensor) -> Tensor | None:
+    """Values of every completion's tokens as a tensor like `completion_mask`; None where there are none."""
+    if not values:
+        return None
+    collated = torch.full(completion_mask.shape, torch.nan, device=completion_mask.device)
+    collated[completion_mask] = torch.tensor([value for own in values for value in own], device=completion_mask.device)
     return collated

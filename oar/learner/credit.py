@@ -8,16 +8,70 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from oar.common.clock import Clock
+from oar.common.errors import ConfigError
 from oar.common.seeding import derive_seed
-from oar.config import TrainConfig
+from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch
 from oar.learner.distributed import Ranks
+from oar.method.auxiliary import AuxiliaryLoss
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import make_gate
-from oar.method.importance import CreditSignal
+from oar.method.importance import (
+    CreditInputs,
+    CreditSignal,
+    UniformImportance,
+    gives,
+    needs_batch,
+    needs_continuations,
+)
+from oar.method.losses import Surrogate
 from oar.method.probes import make_probe
 from oar.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The parts of a configuration's method that are objects: its signal, and what changes the loss, if anything does."""
+
+    signal: CreditSignal
+    surrogate: Surrogate | None
+    auxiliary: AuxiliaryLoss | None
+
+    @classmethod
+    def built(cls, cfg: TrainConfig) -> "Method":
+        """Raises ConfigError where a class cannot be built, and where the parts do not go together."""
+        parts = {
+            name: target and build(f"method.{name}", target, cfg.allow_targets)
+            for name, target in vars(cfg.method).items()
+            if name in ("estimator", "surrogate", "auxiliary")
+        }
+        method = cls(parts["estimator"], parts["surrogate"], parts["auxiliary"])
+        if method.signed and cfg.learner.ratio_level == "sequence":
+            raise ConfigError(
+                "learner.ratio_level must be token where a method gives signed token advantages, "
+                "for a sequence is clipped as a whole, by one sign."
+            )
+        if needs_continuations(method.signal) and cfg.method.continuations is None:
+            raise ConfigError(
+                f"method.continuations must say what is drawn for {cfg.method.name}, which needs the values of states, but is "
+                "null: take its keys from conf/method/vineppo.yaml."
+            )
+        if cfg.method.control != "none" and isinstance(method.signal, UniformImportance):
+            raise ConfigError(
+                f"method.control must be none with {cfg.method.name}, whose weights are all 1: permuted they are the same."
+            )
+        return method
+
+    @property
+    def signed(self) -> bool:
+        """Whether the signal gives token advantages of its own."""
+        return gives(self.signal) == "advantages"
+
+    @property
+    def all_contribute(self) -> bool:
+        """Whether a completion of advantage 0 may have a gradient too."""
+        return self.signed or self.auxiliary is not None
 
 
 def credit_assigner(cfg: TrainConfig, task: Task, signal: CreditSignal, step: int) -> CreditAssigner:
@@ -53,7 +107,7 @@ class Credited:
         weights = credit.token_importance, credit.token_weights, credit.token_advantages
         return cls(rows, scores.logprobs.detach(), scores.entropy, *weights)
 
-    def lookup(self, rows: Tensor, _: Scores) -> "Credited":
+    def lookup(self, rows: Tensor, _: Scores | None = None) -> "Credited":
         """Of some completions, where all of the batch are here in its order; what their newest forward says changes nothing."""
         return Credited(rows, *(values[rows] for values in self._values()))
 
@@ -82,22 +136,48 @@ class StepCredit:
     """Gives the completions `rows` of a graded batch their credit, once there is a forward of them."""
 
     assigner: CreditAssigner
+    auxiliary: AuxiliaryLoss | None
     model: PreTrainedModel
     graded: GradedBatch
+    rewards: Tensor  # (B,)
     advantages: Tensor  # (B,)
-    seeds: tuple[int, int]  # of the run, and the step
+    cfg: TrainConfig
+    step: int  # from 0
     clock: Clock
+
+    @property
+    def needs_batch(self) -> bool:
+        """Whether the credit of a completion depends on the others."""
+        return needs_batch(self.assigner.signal)
+
+    @property
+    def comes_first(self) -> bool:
+        """Whether all completions are scored and credited before the update, whose own forward comes too late for the credit."""
+        return self.cfg.learner.updates_per_rollout > 1 or self.needs_batch
 
     def __call__(self, rows: Tensor, scores: Scores) -> Credited:
         """`scores`: those of the completions `rows` (R,), with a graph or without."""
-        seed, step = self.seeds
         with self.clock("importance"):
-            credit = self.assigner(
-                self.model,
-                self.graded.batch.rows(rows),
-                scores,
-                self.advantages[rows],
-                seeds=[derive_seed(seed, "credit", step, row) for row in rows.tolist()],
-                marks={name: mark[rows] for name, mark in self.graded.marks.items()},
-            )
+            credit = self.assigner.assign(self.inputs(rows, scores))
         return Credited.of(rows, scores, credit)
+
+    def auxiliary_loss(self, rows: Tensor, scores: Scores) -> Tensor | None:
+        """(R, T) of the completions `rows`, whose `scores` are the update's own; None where the method has none."""
+        return None if self.auxiliary is None else self.auxiliary(self.inputs(rows, scores))
+
+    def inputs(self, rows: Tensor, scores: Scores) -> CreditInputs:
+        """All that is known of the completions `rows`."""
+        return CreditInputs(
+            self.model,
+            self.graded.batch.rows(rows),
+            self.assigner.probe,
+            scores,
+            seeds=[derive_seed(self.cfg.seed, "credit", self.step, row) for row in rows.tolist()],
+            marks={name: mark[rows] for name, mark in self.graded.marks.items()},
+            advantages=self.advantages[rows],
+            groups=rows // self.cfg.learner.num_generations,
+            rewards=self.rewards[rows],
+            values=None if self.graded.values is None else self.graded.values[rows],
+            step=self.step,
+            temperature=self.cfg.rollout.temperature,
+        )

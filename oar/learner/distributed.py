@@ -77,6 +77,7 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
         tensors = {name: torch.as_tensor(getattr(graded.batch, name)) for name in _BATCH}
         tensors |= {name: torch.as_tensor(getattr(graded, name)) for name in _GRADED}
         tensors |= {f"{_MARK}{name}": mark for name, mark in graded.marks.items()}
+        tensors |= {} if graded.values is None else {"values": graded.values}
     shared = ranks.share(tensors)
     if graded is not None:
         return graded
@@ -92,6 +93,7 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
         truncated=shared["truncated"].to(device),
         weight_version=int(shared["weight_version"]),
         outcomes={},
+        values=shared["values"].to(device) if "values" in shared else None,
     )
 
 

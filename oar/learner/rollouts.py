@@ -10,6 +10,7 @@ from oar.common.seeding import derive_seed
 from oar.config import TrainConfig
 from oar.config.evaluation import Sampling
 from oar.learner.collect import GradedGroup, grade_groups
+from oar.learner.continuations import Continuations
 from oar.rollout.client.parallel import begun
 from oar.rollout.client.vllm import Engine
 from oar.rollout.types import Rollout
@@ -60,7 +61,12 @@ class GroupSampler:
             drawn += fresh
             for slot, group in zip(idle, fresh, strict=True):
                 groups[slot] = group
-        return Drawn(step, version, groups, self._metrics(groups, drawn) if learner.max_refills else {})
+        metrics = self._metrics(groups, drawn) if learner.max_refills else {}
+        if self.cfg.method.continuations is not None:
+            continuations = Continuations(self.cfg, self.cfg.method.continuations, self.task, self.client, self.reward)
+            groups, told = continuations.valued(groups, step, version, clock)
+            metrics |= told
+        return Drawn(step, version, groups, metrics)
 
     def generate(self, problems: Sequence[Problem], *, seed: int, version: int) -> list[list[Rollout]]:
         """Completions of each problem."""

@@ -46,6 +46,7 @@ from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.task import Task
 
 CURVE = f"eval/{MEAN}/avg@1"  # the accuracy that a point of the learning curve comes down to
+EARNED = f"eval/{MEAN}/reward@1"  # its mean reward, where that is more than right or wrong
 
 
 def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls: list[str], sync_folder: Path) -> None:
@@ -76,8 +77,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
             if tracker is not None:
                 tracker.log(0, curve)
                 tell(0, "before the first step", held_out(curve))
-        first = learner.step + 1
-        while learner.step < cfg.learner.steps:
+        first, reached = learner.step + 1, False
+        while learner.step < cfg.learner.steps and not reached:
             report = learner.training_step(steady)
             on_curve = learner.step % cfg.evaluation.curve_every == 0
             if cfg.rollout.max_staleness > 0 and (learner.step == first or on_curve):
@@ -86,7 +87,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
             curve = steady(partial(curve_point, learner)) if on_curve else {}
             if tracker is not None:
                 record(learner, tracker, report, curve, time.perf_counter() - evaluating)
-            if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps:
+            reached = ranks.agree(has_reached(cfg.evaluation.stop_at, curve))
+            if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps or reached:
                 save_checkpoint(
                     folder / CHECKPOINTS,
                     learner.step,
@@ -111,6 +113,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
         "data": data,
         "seed": cfg.seed,
         "step": learner.step,
+        "reached": reached,
         "identity": cfg.identity(),
         "measure": cfg.measure(),
         "template": learner.task.template_record(),
@@ -210,6 +213,11 @@ def curve_point(learner: Learner) -> dict[str, float]:
         return {}
     cfg = learner.cfg.evaluation
     return _evaluate(learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1)).metrics()
+
+
+def has_reached(bound: float | None, curve: dict[str, float]) -> bool:
+    """Whether a point of the learning curve, where there is one, earns as much as training is to reach."""
+    return bound is not None and bool(curve) and curve.get(EARNED, curve[CURVE] / 100) >= bound
 
 
 def final_evaluation(learner: Learner) -> EvaluationResult:

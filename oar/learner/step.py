@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from oar.common.clock import Clock
-from oar.common.errors import ConfigError, DataError
+from oar.common.errors import DataError
 from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
-from oar.learner.credit import Credited, StepCredit, credit_assigner
+from oar.learner.credit import Credited, Method, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
@@ -26,9 +26,8 @@ from oar.learner.sharding import gathered, recomputed_layers
 from oar.learner.transfer import push
 from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer
 from oar.method.advantages import group_advantages, overlong_penalty
-from oar.method.forward.logprobs import score_completions
+from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import weight_metrics
-from oar.method.importance import gives
 from oar.model.parameters import whole
 from oar.rollout.client.vllm import Engine
 from oar.rollout.sync import WeightSync
@@ -70,12 +69,7 @@ class Learner:
         self.source = build("data.source", cfg.data.source, cfg.allow_targets).fitting(self.fits)
         self.reward = RewardTerms.built(cfg.reward, cfg.allow_targets)
         self.groups = GroupStream(GroupSampler(cfg, task, client, self.source, self.reward) if ranks.first else None)
-        self.estimator = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
-        if gives(self.estimator) == "advantages" and cfg.learner.ratio_level == "sequence":
-            raise ConfigError(
-                "learner.ratio_level must be token where a method gives signed token advantages, "
-                "for a sequence is clipped as a whole, by one sign."
-            )
+        self.method = Method.built(cfg)
         self.optimizer = make_optimizer(model, cfg.learner)
 
     def training_step(self, steady: Steady = once) -> StepReport:
@@ -94,13 +88,13 @@ class Learner:
                 leave_one_out=cfg.leave_one_out,
             )
         left_out = graded.truncated if cfg.overlong == "mask" else None
-        data = LossBatch.of(graded.batch, advantages, left_out, signed=gives(self.estimator) == "advantages")
+        data = LossBatch.of(graded.batch, advantages, left_out, all_contribute=self.method.all_contribute)
         credit = self.credit(graded, advantages, clock)
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
                 # With one update the weights that score are those that are updated: its own forward scores and credits too.
                 idle = ~data.contributing(self.reference)  # the update runs no forward for these
-                scored = self.score(data, credit, idle if cfg.updates_per_rollout == 1 else torch.ones_like(idle))
+                scored = self.score(data, credit, torch.ones_like(idle) if credit.comes_first else idle)
             with clock("update"):
                 update, credited = self.update(data, credit, scored, graded.weight_version)
         self.step += 1
@@ -129,20 +123,42 @@ class Learner:
 
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
-        assigner = credit_assigner(self.cfg, self.task, self.estimator, self.step)
-        return StepCredit(assigner, self.model, graded, advantages, (self.cfg.seed, self.step), clock)
+        return StepCredit(
+            credit_assigner(self.cfg, self.task, self.method.signal, self.step),
+            self.method.auxiliary,
+            self.model,
+            graded,
+            self.rewards(graded),
+            advantages,
+            self.cfg,
+            self.step,
+            clock,
+        )
 
     @torch.no_grad()
     def score(self, data: LossBatch, credit: StepCredit, which: Tensor) -> list[Credited]:
         """This rank's share of the completions that `which` (B,) marks, by forwards that leave no graph."""
         cfg = self.cfg.learner
         micro_batches = data.batch.micro_batches(which.nonzero()[:, 0], cfg.micro_batch_tokens)
-        scored = []
+        own = micro_batches[self.ranks.rank :: self.ranks.count]
         with gathered(self.model), recomputed_layers(self.model, cfg.activation_checkpointing):
-            for rows in micro_batches[self.ranks.rank :: self.ranks.count]:
-                scores = score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature)
-                scored.append(credit(rows, scores))
-        return scored
+            if credit.needs_batch:
+                found = credit(*self.whole_scores(data, own))  # on every rank alike
+                return [found.lookup(rows) for rows in own]
+            return [credit(rows, self.scores(data, rows)) for rows in own]
+
+    def scores(self, data: LossBatch, rows: Tensor) -> Scores:
+        """Of some completions, by the policy as it is."""
+        return score_completions(self.model, data.batch.rows(rows), temperature=self.cfg.rollout.temperature)
+
+    def whole_scores(self, data: LossBatch, own: Sequence[Tensor]) -> tuple[Tensor, Scores]:
+        """All completions and their scores, without a forward, of which this rank computes those of `own`."""
+        logprobs, entropy = torch.zeros(2, *data.loss_mask.shape, device=self.model.device)
+        for rows in own:
+            scores = self.scores(data, rows)
+            logprobs[rows], entropy[rows] = scores.logprobs, scores.entropy
+        everything = torch.arange(len(data.batch), device=self.model.device)
+        return everything, Scores(self.ranks.total(logprobs), self.ranks.total(entropy))
 
     def update(
         self, data: LossBatch, credit: StepCredit, scored: list[Credited], version: int
@@ -154,7 +170,7 @@ class Learner:
         """
         cfg, reports = self.cfg.learner, []
         joined = partial(Credited.joined, shape=data.loss_mask.shape, ranks=self.ranks, device=self.model.device)
-        known = joined(scored) if cfg.updates_per_rollout > 1 else None
+        known = joined(scored) if credit.comes_first else None
         for part, index in enumerate(torch.arange(len(data.batch)).chunk(cfg.updates_per_rollout)):
             lr = learning_rate(cfg, self.step * cfg.updates_per_rollout + part)
             for group in self.optimizer.param_groups:
@@ -170,6 +186,8 @@ class Learner:
                     temperature=self.cfg.rollout.temperature,
                     max_completion_length=self.cfg.rollout.max_new_tokens,
                     credit=credit if known is None else known.lookup,
+                    surrogate=self.method.surrogate,
+                    auxiliary=credit.auxiliary_loss,
                     ranks=self.ranks,
                 )
             known = joined([*scored, *found]) if known is None else known

@@ -13,32 +13,32 @@ from oar.learner.distributed import ALONE, Ranks
 from oar.learner.sharding import recomputed_layers
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import Scores, score_completions
-from oar.method.losses import loss_scale, policy_loss, sampler_correction
+from oar.method.losses import Surrogate, loss_scale, policy_loss, sampler_correction
 
 
 @dataclass(frozen=True, slots=True)
 class LossBatch:
     """B completions, their advantages (B,), and which of their tokens are in the loss (B, T).
 
-    signed: token advantages are a signal of their own, so a completion of advantage 0 has a gradient too.
+    all_contribute: a completion of advantage 0 has a gradient too, where a method gives token advantages or losses of its own.
     """
 
     batch: CompletionBatch
     advantages: Tensor
     loss_mask: Tensor
-    signed: bool = False
+    all_contribute: bool = False
 
     @classmethod
     def of(
-        cls, batch: CompletionBatch, advantages: Tensor, left_out: Tensor | None = None, *, signed: bool = False
+        cls, batch: CompletionBatch, advantages: Tensor, left_out: Tensor | None = None, *, all_contribute: bool = False
     ) -> "LossBatch":
         """`left_out` (B,): completions that are not in the loss."""
         loss_mask = batch.completion_mask if left_out is None else batch.completion_mask & ~left_out[:, None]
-        return cls(batch, advantages, loss_mask, signed)
+        return cls(batch, advantages, loss_mask, all_contribute)
 
     def contributing(self, reference: PreTrainedModel | None) -> Tensor:
         """(B,) whether a completion has a gradient: one in the loss has, where advantages or a KL term give it one."""
-        return self.loss_mask.any(dim=1) & ((self.advantages != 0) | self.signed | (reference is not None))
+        return self.loss_mask.any(dim=1) & ((self.advantages != 0) | self.all_contribute | (reference is not None))
 
 
 def make_optimizer(model: PreTrainedModel, cfg: LearnerConfig) -> torch.optim.AdamW:
@@ -62,6 +62,8 @@ def accumulate_gradient(
     temperature: float,
     max_completion_length: int,
     credit: Callable[[Tensor, Scores], Credited],
+    surrogate: Surrogate | None = None,
+    auxiliary: Callable[[Tensor, Scores], Tensor | None] = lambda *_: None,
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, float], list[Credited]]:
     """Add the gradient of the loss of completions `index` to the parameters' `.grad`, `micro_batch_tokens` at a time.
@@ -72,7 +74,7 @@ def accumulate_gradient(
     `credit(rows, scores)` says what the loss needs of a micro-batch, given the update's own forward of it: on the policy one
     forward serves credit and loss (`StepCredit`); else it is looked up (`Credited.lookup`). Completions whose advantage is 0 have
     no gradient and are left out of the forward, not out of the normaliser (with a reference, that is a KL term, every one has);
-    those outside `data.loss_mask` are left out of both.
+    those outside `data.loss_mask` are left out of both. `auxiliary(rows, scores)` is a loss per token that is added, or None.
     Returns the loss and the shares of clipped tokens and of the approximate KL; and the credit of this rank's micro-batches.
     """
     mask = data.loss_mask[index]
@@ -86,6 +88,7 @@ def accumulate_gradient(
         with recomputed_layers(model, cfg.activation_checkpointing):
             scores = score_completions(model, batch, temperature=temperature)
             given = credit(rows, scores)  # a credit signal may have a graph of its own
+            beside = auxiliary(rows, scores)
         logprobs = scores.logprobs
         del scores  # the forward was needed for the credit alone: not over the backward pass and the next forward
         ref_logprobs = None
@@ -100,6 +103,8 @@ def accumulate_gradient(
             clip_eps_low=cfg.clip_eps_low,
             clip_eps_high=cfg.clip_eps_high,
             ratio_level=cfg.ratio_level,
+            surrogate=surrogate,
+            auxiliary=beside,
             correction=None if cap is None else sampler_correction(given.old_logprobs, batch.sampler_logprobs, cap),
             ref_logprobs=ref_logprobs,
             kl_coef=cfg.kl_coef,

@@ -12,7 +12,7 @@ from oar.method.batch import CompletionBatch
 from oar.method.control import controlled
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import Gate
-from oar.method.importance.base import CreditInputs, CreditSignal, gives
+from oar.method.importance.base import CreditInputs, CreditSignal, gives, needs_batch
 from oar.method.probes import Probe
 
 
@@ -54,7 +54,8 @@ class CreditAssigner:
     - importance: `gate(importance, reasoning_mask)` turns it into weights (B, T), e.g. `gating.make_gate(tau=0.4, ...)`, and
       A_{i,t} = w_{i,t} A_i. With `times_surprisal` it is multiplied by -logprob of the sampled token first: what mattered,
       where the policy took a chance (docs/METHOD.md §9);
-    - weights: A_{i,t} = w_{i,t} A_i, with `preserve_mass` rescaled so that a completion's weights sum to its tokens;
+    - weights: A_{i,t} = w_{i,t} A_i, with `preserve_mass` rescaled so that a completion's weights sum to its tokens
+      (where they are all 0 they stay);
     - advantages: A_{i,t} itself.
     `control`: none, or what a method is held against (`oar.method.control`).
     """
@@ -75,21 +76,35 @@ class CreditAssigner:
         *,
         seeds: Sequence[int],
         marks: Mapping[str, Tensor] | None = None,
+        temperature: float = 1.0,
     ) -> Credit:
-        """Of B completions: their `scores`, `advantages` (B,), a seed each, and ground truth (B, T) by name where there is any.
+        """Of B completions: their `scores`, `advantages` (B,), a seed each, ground truth (B, T) by name where there is any, and
+        the sampler's temperature.
+
+        A signal that needs more than these (groups, the training step) is called by `assign`.
+        """
+        return self.assign(
+            CreditInputs(model, batch, self.probe, scores, seeds, marks or {}, advantages, temperature=temperature)
+        )
+
+    def assign(self, inputs: CreditInputs) -> Credit:
+        """Of B completions, under the probe of `inputs`.
 
         Two kinds of completions keep weight 1: those without an answer span where there is a gate (the method's fallback to
         GRPO), and those of advantage 0, whose weights change nothing and so are not computed. Raises DataError naming the row
         where what the signal gives is NaN or infinite, or negative and no advantage.
         """
+        batch, advantages = inputs.batch, inputs.known_advantages()
         importance = torch.zeros(batch.completion_mask.shape, device=advantages.device)
         weights = torch.ones_like(importance)
-        inputs = CreditInputs(model, batch, self.probe, scores, seeds, marks or {}, advantages)
         if gives(self.signal) == "advantages":
             found = checked(self.signal, inputs)
-            return Credit(importance, weights, controlled(found, batch.completion_mask, self.control, seeds))
+            return Credit(importance, weights, controlled(found, batch.completion_mask, self.control, inputs.seeds))
         gated = gives(self.signal) == "importance"
-        index = ((advantages != 0) & (batch.has_answer | (not gated))).nonzero()[:, 0]
+        wanted = (advantages != 0) & (batch.has_answer | (not gated))
+        if not gated and needs_batch(self.signal):
+            wanted = torch.ones_like(wanted)  # it compares with completions of advantage 0 too
+        index = wanted.nonzero()[:, 0]
         if len(index):
             chosen = inputs.rows(index)
             found = checked(self.signal, chosen)
@@ -100,7 +115,7 @@ class CreditAssigner:
                 importance[index] = found
                 found = self.gate(found, mask)
             elif self.preserve_mass:
-                held = found.masked_fill(~mask, 0.0)
-                found = found * mask.sum(dim=1, keepdim=True) / held.sum(dim=1, keepdim=True)
+                held = found.masked_fill(~mask, 0.0).sum(dim=1, keepdim=True)
+                found = torch.where(held > 0, found * mask.sum(dim=1, keepdim=True) / held, found)
             weights[index] = controlled(found, mask, self.control, chosen.seeds)
         return Credit(importance, weights, advantages[:, None] * weights)

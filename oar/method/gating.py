@@ -81,8 +81,9 @@ def drifted_tau(importance: Tensor, reasoning_mask: Tensor, *, tau: float) -> fl
 def weight_metrics(token_weights: Tensor, reasoning_mask: Tensor) -> dict[str, float]:
     """How far weights (B, T) are from uniform over reasoning tokens (docs/METHOD.md §8).
 
-    `ess_ratio` (sum w)^2 / (T sum w^2), mean over rows; `suppressed_share` and `boosted_share` of tokens below and above
-    1; `max`; `mass`, their mean. Rows without reasoning tokens do not count; without any such row the weights are uniform.
+    `ess_ratio` (sum w)^2 / (T sum w^2), mean over rows, 0 where all are 0; `suppressed_share` and `boosted_share` of tokens
+    below and above 1; `max`; `mass`, their mean. Rows without reasoning tokens do not count; without any such row the weights
+    are uniform.
     """
     mask = reasoning_mask.bool()
     filled = mask.any(dim=1)
@@ -90,7 +91,7 @@ def weight_metrics(token_weights: Tensor, reasoning_mask: Tensor) -> dict[str, f
         return {"ess_ratio": 1.0, "suppressed_share": 0.0, "boosted_share": 0.0, "max": 1.0, "mass": 1.0}
     weights = token_weights.masked_fill(~mask, 0.0)[filled]
     count = mask.sum(dim=1)[filled]
-    ess = weights.sum(dim=1).square() / (count * weights.square().sum(dim=1))
+    ess = weights.sum(dim=1).square() / (count * weights.square().sum(dim=1)).clamp(min=torch.finfo(weights.dtype).tiny)
     chosen = token_weights[mask]
     return {
         "ess_ratio": float(ess.mean()),

@@ -1,10 +1,20 @@
 """The clipped policy objective, per token, and how tokens are summed up (docs/METHOD.md §1)."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from oar.common.errors import DataError
 from oar.names import AGGREGATIONS
+
+
+class Surrogate(Protocol):
+    """What stands in the clipped objective for each token's own log ratio and advantage."""
+
+    def __call__(self, log_ratio: Tensor, token_advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Both (B, T), from both (B, T); `log_ratio` has a graph and is 0 outside `mask`, the tokens that are in the loss."""
+        ...
 
 
 def loss_scale(completion_mask: Tensor, aggregation: str, max_completion_length: int) -> Tensor:
@@ -59,6 +69,8 @@ def policy_loss(
     clip_eps_low: float,
     clip_eps_high: float,
     ratio_level: str = "token",
+    surrogate: Surrogate | None = None,
+    auxiliary: Tensor | None = None,
     correction: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
     kl_coef: float = 0.0,
@@ -66,13 +78,17 @@ def policy_loss(
     """Sum over tokens of scale x -min(ratio A, clip(ratio, 1 - low, 1 + high) A): a scalar, and sums for the metrics.
 
     All tensors (B, T); only tokens of positive `scale` count. `ratio_level`: whose ratio it is (`policy_log_ratio`).
-    `correction` (B, T) multiplies each token's policy term (`sampler_correction`). With `ref_logprobs` the k3 estimate of
-    KL(policy || reference) is added, times `kl_coef`.
+    `surrogate` puts other log ratios and advantages in their place first. `auxiliary` (B, T) is a loss per token that is
+    added (`oar.method.auxiliary`). `correction` (B, T) multiplies each token's policy term (`sampler_correction`). With
+    `ref_logprobs` the k3 estimate of KL(policy || reference) is added, times `kl_coef`.
     Metrics are sums over tokens: divide them by the number of tokens.
     """
     mask = scale > 0
     token_log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
-    ratio = policy_log_ratio(token_log_ratio, mask, ratio_level).exp()
+    log_ratio = token_log_ratio
+    if surrogate is not None:
+        log_ratio, token_advantages = surrogate(token_log_ratio, token_advantages, mask)
+    ratio = policy_log_ratio(log_ratio, mask, ratio_level).exp()
     clipped = ratio.clamp(1 - clip_eps_low, 1 + clip_eps_high)
     per_token = -torch.minimum(ratio * token_advantages, clipped * token_advantages)
     if correction is not None:
@@ -80,6 +96,8 @@ def policy_loss(
     if ref_logprobs is not None:
         log_ref_ratio = torch.where(mask, ref_logprobs - logprobs, 0.0)
         per_token = per_token + kl_coef * (log_ref_ratio.exp() - log_ref_ratio - 1)
+    if auxiliary is not None:
+        per_token = per_token + auxiliary
     loss = (per_token * scale).sum()
     was_clipped = clipped_tokens(ratio, token_advantages, clip_eps_low, clip_eps_high) & mask
     approx_kl = (token_log_ratio.exp() - 1 - token_log_ratio) * mask

@@ -27,6 +27,7 @@ class Assumptions:
     marker_tokens: int
     answer_tokens: int
     contributing_share: float
+    continued_states: float
     training_problems: int | None
 
     def __post_init__(self) -> None:
@@ -38,6 +39,7 @@ class Assumptions:
             ("overhead_gib", "0 or more", lambda it: it >= 0),
             ("price_per_device_hour training_problems", "null or above 0", lambda it: it is None or it > 0),
             ("completion_tokens", f"{shortest} or more (reasoning, marker, answer, EOS)", lambda it: it >= shortest),
+            ("continued_states", "0 or more", lambda it: it >= 0),
             ("longest_prompt", f"assume.prompt_tokens ({self.prompt_tokens}) or more", self.prompt_tokens.__le__),
             ("engines", f"at most assume.devices ({self.devices})", self.devices.__ge__),
         ]

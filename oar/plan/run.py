@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig
 from oar.config.checks import require
-from oar.method.importance import CreditSignal, gives
+from oar.method.importance import CreditSignal, gives, needs_continuations
 from oar.plan.assumptions import Assumptions
 from oar.plan.memory import FLOAT32, GIB, NUMBER_BYTES, Memory, memory_of
 from oar.plan.model import Architecture
@@ -149,7 +149,10 @@ def step_costs(
     lengths = Lengths(assume.prompt_tokens, assume.completion_tokens - marker - answer - 1, marker, answer)
     signal = importance_work(estimator, lengths, learner)
     per_second = learner.ranks * assume.peak_tflops[learner.compute_dtype] * TERA * assume.utilisation
-    generated = learner.batch_size * assume.completion_tokens
+    generated = float(learner.batch_size * assume.completion_tokens)
+    if needs_continuations(estimator) and cfg.method.continuations is not None:
+        # A state lies anywhere in a completion, so that half of one is drawn from it.
+        generated *= 1 + cfg.method.continuations.samples * assume.continued_states / 2
     stages = {
         "generation": generated / (assume.engines * assume.generated_tokens_per_s),
         "importance": learner.batch_size * assume.contributing_share * signal.flops(model) / per_second,

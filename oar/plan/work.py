@@ -5,16 +5,21 @@ from typing import Protocol, runtime_checkable
 
 from oar.config import LearnerConfig, TrainConfig
 from oar.method.importance import (
+    ContinuationAdvantages,
     CounterfactualDrop,
     CreditSignal,
     GradientDrop,
     GradientImportance,
     GradientNormImportance,
+    GrailWeights,
+    HighEntropyWeights,
     InvertedImportance,
     PerturbationImportance,
+    ShearWeights,
     ShuffledImportance,
     SignedAdvantages,
     SignMatchedImportance,
+    TokenBaseline,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
@@ -38,6 +43,11 @@ class Lengths:
     def shown(self) -> int:
         """Positions that `as_mean` shows the model in all."""
         return self.prompt + self.reasoning + self.tail
+
+    @property
+    def completion(self) -> int:
+        """All its tokens, EOS too."""
+        return self.reasoning + self.marker + self.answer + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,10 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
     (`SaysItsWork`), or counts as nothing.
     """
     checkpointing, half = learner.activation_checkpointing, learner.compute_dtype == "bfloat16"
+    whole = forward(lengths.prompt + lengths.completion, lengths.completion)
+    # Of a signal that compares completions all are scored before the update, which otherwise does it as it goes.
+    on_policy = learner.updates_per_rollout == 1
+    scored_first = whole if on_policy else Work()
     match estimator:
         case (
             ShuffledImportance(of=of)
@@ -129,6 +143,18 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             return forward(lengths.shown, lengths.answer) + _gradient_norm(lengths, checkpointing)
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
+        case GrailWeights(
+            leaf=leaf
+        ):  # of one that it reweighs; the head's backward computes the logits and its own gradient too
+            shared = on_policy and leaf == "embeddings"
+            back = to_inputs(whole) + Work(read=2 * whole.read) + whole.blocks(checkpointing)
+            return back + (Work() if shared else whole)
+        case HighEntropyWeights() | ContinuationAdvantages():
+            return scored_first
+        case ShearWeights():  # without the distances, which are no forward
+            return scored_first + Work(whole.tokens, whole.pairs)
+        case TokenBaseline():
+            return scored_first + whole
         case GradientImportance(noise_draws=draws):
             # Run again from the first reasoning token on, over the clean keys, and back to the embeddings; in half precision
             # beside the clean one, once more, whose attention is in the backward as well.

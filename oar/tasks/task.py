@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
@@ -9,6 +10,8 @@ from oar.common.errors import DataError
 from oar.config.evaluation import Sampling
 from oar.method.segments import Markers, Segments, extract_answer, find_segments
 from oar.tasks.problem import Problem
+from oar.tasks.sheets import SHEETS
+from oar.tasks.sheets import marks as sheet_marks
 from oar.tasks.template import Template, load_template
 from oar.tasks.verifier.grade import Verdict, equal, grade, same_answer, shared_pool
 from oar.tasks.verifier.pool import VerifierPool
@@ -16,6 +19,7 @@ from oar.tasks.verifier.scored import score
 from oar.tasks.verifier.shown import shown
 from oar.tasks.verifier.text import same_text
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error, written_mask
+from oar.tasks.words.language import STOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,13 @@ class Task:
         """Where reasoning, marker and answer are; None where there is no answer. `text`: the ids decoded, where that is known."""
         return find_segments(completion_ids, self.decode, self.markers, text)
 
+    def step_starts(self, completion_ids: Sequence[int]) -> list[int]:
+        """Where steps of a completion begin, but the first: behind a line's end, in the embedded task a sentence's."""
+        end = STOP if self.template is None else "\n"
+        said = {token: self.decode([token]) for token in set(completion_ids)}
+        following = enumerate(pairwise(completion_ids), start=1)
+        return [at for at, (before, token) in following if end in said[before] and said[token].strip()]
+
     def grade(self, problem: Problem, completion: str) -> bool:
         """Whether the completion's final answer is right."""
         return self.grade_all([problem], [completion])[0].correct
@@ -138,14 +149,16 @@ class Task:
         """How an answer is read before it is compared; None where it cannot be read."""
         return "".join(answer.split()) if self.template is None else shown(answer)
 
-    def marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool]]:
-        """Ground truth for attribution by name, each one bool per completion token; empty where the task knows none.
+    def marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool] | list[int]]:
+        """Ground truth for attribution by name, each one bool or id per completion token; empty where the task knows none.
 
         A word problem that carries its computation has three: `causal`, the tokens the computation is made of; `written`, these
         and the signs that decide whether a result is written; `error`, of a wrong completion its first wrong token (nothing
         where it cannot be located), of a right one its causal tokens. The sources are docs/EMBEDDED.md (oracle) and
-        docs/METHOD.md §7; `written` is ours.
+        docs/METHOD.md §7; `written` is ours. Those of sheets are told in oar/tasks/sheets/grading.py.
         """
+        if problem.benchmark == SHEETS:
+            return sheet_marks(problem, completion_ids, self.tokenizer)
         if problem.benchmark not in TIER_NAMES or not problem.solution:
             return {}
         causal = causal_mask(completion_ids, self.tokenizer)

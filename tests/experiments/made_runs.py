@@ -126,6 +126,8 @@ def toy_study(**switches: bool) -> dict[str, Any]:
             "reference": "grpo",
             "arms": {"grpo": ["method=grpo"], "oar_g": ["method=oar_g"]},
             "conditions": {"default": []},
+            "pairs": [],
+            "logged": {},
         },
         **{
             "overrides": [],

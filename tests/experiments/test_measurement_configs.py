@@ -11,7 +11,7 @@ from experiments.signals.__main__ import MEASURES
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
 from oar.method.importance import PerturbationImportance, UniformImportance
-from oar.tasks.words.base_model import model_key
+from oar.tasks.embedded.base_model import model_key
 from oar.tasks.words.teaching import TeachConfig
 from tests.config.test_config import composed
 from tests.experiments.measurements import config, prepared
@@ -33,7 +33,10 @@ REFUSED = {
         ("+signals.new=['gating.tau=2']", r"gating\.tau"),
     ],
     "signals": [
-        ("study=best", "study must be one of mask_artefacts, proxy_mismatch, error_location, but is 'best'"),
+        (
+            "study=best",
+            "study must be one of mask_artefacts, proxy_mismatch, error_location, method_signals, but is 'best'",
+        ),
         ("shown=[oar_p,best]", "shown must name signals .*'best'"),
         ("shown=[oar_p,oar_p_resampled]", "pairs must name signals"),
         ("shown=[oar_p,surprisal] pairs=[]", "signals that change tokens .*'surprisal'"),

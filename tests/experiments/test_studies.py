@@ -10,8 +10,8 @@ from hydra import initialize_config_dir
 
 from experiments.study.__main__ import StudyConfig, plan
 from experiments.study.credit_dynamics import credit_table, weight_quantities
-from experiments.study.page import draw_differences, write_results
-from experiments.study.studies import arm_differences
+from experiments.study.page import draw_differences, judge_study, write_results
+from experiments.study.studies import arm_differences, logged_means, pair_differences
 from oar.analysis.arms import METRICS, holm
 from oar.common.errors import ConfigError, DataError
 from oar.config import validated
@@ -83,6 +83,26 @@ def test_runs_of_other_problems_are_not_compared(tmp_path) -> None:
     runs = [finished(tmp_path, "grpo", 2, {"a": EASY}), finished(tmp_path, "oar_g", 2, {"a": EASY}, keep_samples=False)]
     with pytest.raises(DataError, match=r"samples\.parquet"):
         arm_differences(runs, reference="grpo")
+
+
+def test_pairs_are_differences_of_any_two_arms(tmp_path) -> None:
+    """OAR-G minus another arm that is one benchmark's 25 points worse than GRPO under every seed."""
+    runs = three_seeds(tmp_path)
+    runs += [finished(tmp_path, "oar_p", seed, {"a": HARD, "b": HARD}) for seed in (1, 2, 3)]
+    table = pair_differences(runs, [["oar_g", "oar_p"], ["oar_p", "grpo"]]).set_index(["metric", "arm"])
+    assert table.loc[("avg@k", "oar_g"), "reference"] == "oar_p"
+    assert table.loc[("avg@k", "oar_g"), "difference"] == pytest.approx(6.25 + 28.125)
+    assert table.loc[("avg@k", "oar_p"), "difference"] == pytest.approx(-28.125)
+    both = table.loc["avg@k"]
+    assert both["p_holm"].to_numpy() == pytest.approx(holm(both["p"].to_numpy()))
+
+
+def test_logged_metrics_are_means_over_steps_of_the_runs_that_have_them(tmp_path) -> None:
+    runs = [finished(tmp_path, "grpo", 1, {"a": EASY}, entropy=(1.0, 0.5, 0.0))]
+    found = logged_means(runs, ["train/entropy", "train/continuation_tokens"])
+    assert found.to_dict("records") == [
+        {"condition": "default", "arm": "grpo", "seed": 1, "name": "train/entropy", "value": 0.5}
+    ]
 
 
 def test_holm_by_hand() -> None:
@@ -162,11 +182,12 @@ def study(name, *overrides):
 def test_every_study_composes_and_its_runs_are_all_different(name) -> None:
     cfg, runs = study(name, "seeds=1")
     assert cfg.name == name
-    assert [(run.condition, run.arm) for run in runs] == [(c, a) for c in cfg.conditions for a in cfg.arms]
+    compared = [(condition, arm) for condition in cfg.conditions for arm in cfg.arms_of.get(condition, cfg.arms)]
+    assert [(run.condition, run.arm) for run in runs] == compared * max(1, len(cfg.rates))
     assert len({run.folder for run in runs}) == len(runs)
     for run in runs:
         assert run.settings.tracking.mode == "disabled"
-        if run.arm.startswith("oracle"):
+        if run.arm in ("oracle_causal", "oracle_written", "oracle_error"):  # marks, which go through the gate
             assert run.settings.gating.threshold == "absolute"
 
 
@@ -182,6 +203,7 @@ def test_studies_share_their_runs_and_seeds_go_last() -> None:
 def test_a_study_that_cannot_work_is_refused() -> None:
     for override, said in (
         ("reference=best", "arms must hold the reference 'best'"),
+        ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
         ("+arms.twin=['method=grpo']", "twin and default: grpo are the same run"),
         ("+arms.other=['method=nobody']", "cannot be composed"),
@@ -234,6 +256,17 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
     assert all((folder / file).read_bytes().startswith(b"\x89PNG") and f"]({file})" in text for file in pictures)
     kept = {file.name for file in folder.iterdir()}
     assert kept == {*pictures, "toy.md", "scores.csv", "differences.csv", "credit.csv", "provenance.json"}
+
+
+def test_a_page_with_pairs_and_logged_metrics_is_judged_anew_from_its_folder(tmp_path) -> None:
+    about = toy_study() | {"pairs": [["oar_g", "grpo"]], "logged": {"train/entropy": "entropy", "none": "nothing"}}
+    page = write_results(about, three_seeds(tmp_path / "runs"), tmp_path / "toy", {"command": "toy"})
+    text = page.read_text()
+    assert "| default | `oar_g` | `grpo` | +6.2 ± 3.6 | [" in text
+    assert "| default | `oar_g` | 1.000 ± 0.000 |  |" in text
+    judge_study(tmp_path / "toy", json.loads((tmp_path / "toy" / "provenance.json").read_text()))
+    assert page.read_text() == text
+    assert {file.name for file in (tmp_path / "toy").iterdir()} >= {"pairs.csv", "pairs.png", "logged.csv"}
 
 
 def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path):

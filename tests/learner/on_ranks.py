@@ -60,6 +60,13 @@ RUNS = {
         f"model.lora={{r: 4, alpha: 8, targets: [{', '.join(ADAPTED)}]}}",
     ],
     "signed": ["method=oar_s_advantage"],  # groups without an advantage have a gradient too
+    "compared": [  # all are scored first; a loss beside the policy's
+        *("method=shear", "method.estimator.window=8", "method.estimator.stride=4"),
+        "allow_targets=[tests.learner.own_methods]",
+        "method.auxiliary={_target_: tests.learner.own_methods.Imitation}",
+    ],
+    "weights of the update's own graph": ["method=grail", "method.estimator.rollout_symmetry=both"],
+    "continuations": ["method=vineppo", "method.continuations.samples=2"],
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
@@ -87,8 +94,16 @@ class WrittenCompletions:
         self.calls, self.lost_at = 0, lost_at
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling | Sequence[Sampling],
+        *,
+        seed: int,
+        expected_version: int,
     ) -> list[list[Rollout]]:
+        sampling = (
+            sampling if isinstance(sampling, Sampling) else sampling[0]
+        )  # continuations are as long as completions
         self.calls += 1
         if self.calls in self.lost_at:
             raise EngineLostError("lost in a generation.")

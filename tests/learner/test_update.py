@@ -17,8 +17,10 @@ from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import score_completions
 from oar.method.gating import make_gate
 from oar.method.importance import (
+    EntropyBonusWeights,
     GradientImportance,
     GradientNormImportance,
+    GrailWeights,
     PerturbationImportance,
     RandomImportance,
     UniformImportance,
@@ -255,6 +257,8 @@ ESTIMATORS = {
     "oar_p routes": PerturbationImportance(window=1, routes=2),
     "oar_g": GradientImportance(),
     "oar_gn": GradientNormImportance(),
+    "grail": GrailWeights(rollout_symmetry="both"),
+    "entropy_advantage": EntropyBonusWeights(),
 }
 
 

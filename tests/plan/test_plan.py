@@ -190,3 +190,12 @@ def test_what_cannot_fit_is_refused(overrides, said):
     with pytest.raises(ConfigError, match=said) as caught:
         planned(*overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_continuations_are_generated_as_well():
+    """Nine of each of ten states, half a completion long: 45 completions more for each."""
+    alone, more = planned("method=grpo").methods["grpo"], planned("method=vineppo").methods["vineppo"]
+    assert more["generation"] == pytest.approx(46 * alone["generation"])
+    assert (
+        planned("method=vineppo", "assume.continued_states=0").methods["vineppo"]["generation"] == alone["generation"]
+    )

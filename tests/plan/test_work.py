@@ -13,12 +13,18 @@ from oar.config import build
 from oar.method.forward.logprobs import run_forward
 from oar.method.forward.packing import Packing
 from oar.method.importance import (
+    ContinuationAdvantages,
+    EntropyBonusWeights,
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
+    GrailWeights,
+    HighEntropyWeights,
     InvertedImportance,
     PerturbationImportance,
+    ShearWeights,
     ShuffledImportance,
+    TokenBaseline,
 )
 from oar.method.importance import gradient as gradient_module
 from oar.method.importance import perturbation as perturbation_module
@@ -123,8 +129,10 @@ def default_learner():
     return composed()[0].learner
 
 
-def work(estimator, lengths=LENGTHS, *, checkpointing=False, dtype="float32"):
-    learner = replace(default_learner(), activation_checkpointing=checkpointing, compute_dtype=dtype)
+def work(estimator, lengths=LENGTHS, *, checkpointing=False, dtype="float32", updates=1):
+    learner = replace(
+        default_learner(), activation_checkpointing=checkpointing, compute_dtype=dtype, updates_per_rollout=updates
+    )
     return importance_work(estimator, lengths, learner)
 
 
@@ -183,6 +191,18 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
         # Beside the clean one, once more: whose logits and blocks have no backward, but whose attention is in that of both.
         (GradientImportance(), {"dtype": "bfloat16"}, Work(42, 6 * PAIRS, 9)),
         (GradientImportance(), {"dtype": "bfloat16", "checkpointing": True}, Work(70, 8 * PAIRS, 9)),
+        # 21 tokens, 231 pairs, and 16 completion tokens whose logits are computed, computed again, and multiplied by twice.
+        (GrailWeights(), {}, Work(21, 2 * 231, 3 * 16)),
+        (GrailWeights(), {"checkpointing": True}, Work(42, 3 * 231, 3 * 16)),
+        (GrailWeights(), {"updates": 2}, Work(42, 3 * 231, 4 * 16)),
+        (GrailWeights(leaf="last"), {}, Work(42, 3 * 231, 4 * 16)),
+        (EntropyBonusWeights(), {}, Work()),
+        (HighEntropyWeights(), {}, Work(21, 231, 16)),
+        (HighEntropyWeights(), {"updates": 2}, Work()),
+        (ContinuationAdvantages(), {}, Work(21, 231, 16)),
+        (ShearWeights(), {}, Work(42, 462, 16)),
+        (ShearWeights(), {"updates": 2}, Work(21, 231, 0)),
+        (TokenBaseline(), {}, Work(42, 462, 32)),
     ],
 )
 def test_work_of_signals_by_hand(estimator, settings, expected):

@@ -20,7 +20,7 @@ from oar.method.batch import CompletionBatch
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate
-from oar.method.importance import CreditInputs
+from oar.method.importance import CreditInputs, gives
 from oar.method.probes import Probe, make_probe
 from oar.rollout.types import Rollout
 from oar.statistics.attribution import Floats
@@ -70,6 +70,9 @@ def examine(
         graded.marks,
         # Methods with a sign ask which way it points: a right completion is to be drawn more often, a wrong one less.
         torch.where(graded.correct, 1.0, -1.0),
+        torch.tensor([number for number, group in enumerate(groups) for _ in group], device=model.device),
+        graded.rewards,
+        temperature=settings.rollout.temperature,
     )
     return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch))
 
@@ -93,10 +96,13 @@ def redrawn(subject: Subject, seed: int) -> CreditInputs:
 
 
 def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
-    """What a method's estimator says of every completion, (N, T); its random draws come from the signal's own seed."""
+    """What a method's estimator says of every completion, (N, T); its random draws come from the signal's own seed.
+
+    Of signed advantages their size: how much a token counts, whichever way.
+    """
     estimator = build("method.estimator", signal.method.estimator, signal.allow_targets)
     importance: Tensor = estimator(redrawn(subject, signal.seed))
-    return importance
+    return importance.abs() if gives(estimator) == "advantages" else importance
 
 
 def as_the_gate_sees_it(subject: Subject, importance: Tensor, signal: TrainConfig) -> list[Floats]:

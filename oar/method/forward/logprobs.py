@@ -64,13 +64,23 @@ def run_forward(model: PreTrainedModel, embeddings: Tensor, packing: Packing) ->
     return Forward(embeddings, hidden, layers, packing)
 
 
-def score_completions(model: PreTrainedModel, batch: CompletionBatch, *, temperature: float) -> Scores:
-    """Logprobs and entropy of B completions; logits are divided by `temperature` first, as the sampler does."""
+def run_completions(model: PreTrainedModel, batch: CompletionBatch, *, leaf: bool = False) -> Forward:
+    """A forward over B prompts with their completions. With `leaf` the embeddings are cut off from their matrix, and gradients
+    can be taken to them whatever is trained.
+    """
     ids, packing = pack(batch.input_ids, batch.prompt_lengths + batch.completion_lengths)
-    forward = run_forward(model, model.get_input_embeddings()(ids), packing)
+    embeddings = model.get_input_embeddings()(ids)
+    return run_forward(model, embeddings.detach().requires_grad_() if leaf else embeddings, packing)
+
+
+def score_completions(
+    model: PreTrainedModel, batch: CompletionBatch, *, temperature: float, leaf: bool = False
+) -> Scores:
+    """Logprobs and entropy of B completions; logits are divided by `temperature` first, as the sampler does."""
+    forward = run_completions(model, batch, leaf=leaf)
     row, token = batch.completion_mask.nonzero(as_tuple=True)
     # The hidden state one position before a token is the one that predicts it.
-    predicting = packing.at(forward.hidden, row, batch.prompt_lengths[row] + token - 1)
+    predicting = forward.packing.at(forward.hidden, row, batch.prompt_lengths[row] + token - 1)
     chosen, entropy = token_scores(
         predicting, model.get_output_embeddings(), batch.completion_ids[row, token], temperature
     )

@@ -1,6 +1,14 @@
 """Estimators of token importance: one file each, one Protocol (`base.py`)."""
 
-from oar.method.importance.base import CreditInputs, CreditSignal, ImportanceEstimator, gives
+from oar.method.importance.base import (
+    CreditInputs,
+    CreditSignal,
+    ImportanceEstimator,
+    gives,
+    needs_batch,
+    needs_continuations,
+)
+from oar.method.importance.continuations import ContinuationAdvantages
 from oar.method.importance.controls import (
     EntropyImportance,
     InvertedImportance,
@@ -10,27 +18,42 @@ from oar.method.importance.controls import (
     ShuffledImportance,
     UniformImportance,
 )
+from oar.method.importance.entropy_based import EntropyBonusWeights, HighEntropyWeights
+from oar.method.importance.exact import ExactAdvantages, ExactWeights
 from oar.method.importance.gradient import GradientImportance, GradientNormImportance
+from oar.method.importance.grail import GrailWeights
 from oar.method.importance.perturbation import PerturbationImportance
+from oar.method.importance.shear import ShearWeights
 from oar.method.importance.signed import CounterfactualDrop, GradientDrop, SignedAdvantages, SignMatchedImportance
+from oar.method.importance.token_baseline import TokenBaseline
 
 __all__ = [
+    "ContinuationAdvantages",
     "CounterfactualDrop",
     "CreditInputs",
     "CreditSignal",
+    "EntropyBonusWeights",
     "EntropyImportance",
+    "ExactAdvantages",
+    "ExactWeights",
     "GradientDrop",
     "GradientImportance",
     "GradientNormImportance",
+    "GrailWeights",
+    "HighEntropyWeights",
     "ImportanceEstimator",
     "InvertedImportance",
     "MarkedImportance",
     "PerturbationImportance",
     "PositionImportance",
     "RandomImportance",
+    "ShearWeights",
     "ShuffledImportance",
     "SignMatchedImportance",
     "SignedAdvantages",
+    "TokenBaseline",
     "UniformImportance",
     "gives",
+    "needs_batch",
+    "needs_continuations",
 ]

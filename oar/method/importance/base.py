@@ -1,7 +1,7 @@
 """What every estimator of token importance is given and what it gives back."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
@@ -18,8 +18,12 @@ class CreditInputs:
     """All an estimator may look at.
 
     scores: the policy's own, of the same rows as `batch`; seeds: B numbers: every random draw for a completion is made on the
-    CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name ("causal",
-    "written", "error"), empty where the task knows none; advantages (B,), None where nobody has compared completions.
+    CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name
+    ("causal", "written", "error", and token ids: "right", "all_right"), empty where the task knows none; advantages (B,), None
+    where nobody has compared completions; groups (B,): completions of one prompt have the same number, None where nobody has
+    said which they are; rewards (B,); values (B, T): mean reward of continuations drawn from before a token, NaN where none
+    were; both None where nobody has said them; step: the training step, from 0, on which a schedule depends; temperature: what
+    the sampler divided logits by.
     """
 
     model: PreTrainedModel
@@ -29,20 +33,50 @@ class CreditInputs:
     seeds: Sequence[int]
     marks: Mapping[str, Tensor] = field(default_factory=dict)
     advantages: Tensor | None = None
+    groups: Tensor | None = None
+    rewards: Tensor | None = None
+    values: Tensor | None = None
+    step: int = 0
+    temperature: float = 1.0
 
-    def signs(self) -> Tensor:
-        """(B,) 1 for completions that are to be drawn more often, -1 for the others. Raises DataError without advantages."""
+    def known_advantages(self) -> Tensor:
+        """(B,), above 0 for completions that are to be drawn more often. Raises DataError where nobody has said them."""
         if self.advantages is None:
             raise DataError("This method needs the advantages of the completions, but was called without.")
-        return self.advantages.sign()
+        return self.advantages
+
+    def known_groups(self) -> Tensor:
+        """(B,) equal numbers for completions of one prompt. Raises DataError where nobody has said them."""
+        if self.groups is None:
+            raise DataError("This method compares completions of one prompt, but was called without their groups.")
+        return self.groups
+
+    def known_rewards(self) -> Tensor:
+        """(B,) what the completions earned. Raises DataError where nobody has said it."""
+        if self.rewards is None:
+            raise DataError("This method needs the rewards of the completions, but was called without.")
+        return self.rewards
+
+    def known_values(self) -> Tensor:
+        """(B, T) mean rewards of continuations. Raises DataError where none were drawn."""
+        if self.values is None:
+            raise DataError(
+                "This method needs rewards of continuations, but none were drawn: set method.continuations."
+            )
+        return self.values
 
     def rows(self, index: Tensor) -> "CreditInputs":
         """The same for some of the completions (integer positions)."""
+        known = {name: getattr(self, name) for name in ("advantages", "groups", "rewards", "values")}
         marks = {name: mark[index] for name, mark in self.marks.items()}
         seeds = tuple(self.seeds[row] for row in index.tolist())
-        advantages = None if self.advantages is None else self.advantages[index]
-        return CreditInputs(
-            self.model, self.batch.rows(index), self.probe, self.scores.rows(index), seeds, marks, advantages
+        return replace(
+            self,
+            batch=self.batch.rows(index),
+            scores=self.scores.rows(index),
+            seeds=seeds,
+            marks=marks,
+            **{name: values[index] for name, values in known.items() if values is not None},
         )
 
 
@@ -81,6 +115,19 @@ GIVES = ("importance", "weights", "advantages")
 def gives(signal: CreditSignal) -> str:
     """One of GIVES, by the class attribute of that name: what a signal's numbers are; importance where it says nothing."""
     return getattr(signal, "gives", GIVES[0])
+
+
+def needs_batch(signal: CreditSignal) -> bool:
+    """Whether a signal, or the one it is made from, compares completions (`needs_batch = True` in its class).
+
+    Such a signal is called once with all completions of a step, whose `scores` then have no forward: it runs its own.
+    """
+    return getattr(signal, "needs_batch", False) or (hasattr(signal, "of") and needs_batch(signal.of))
+
+
+def needs_continuations(signal: CreditSignal) -> bool:
+    """Whether a signal reads `CreditInputs.values` (`needs_continuations = True` in its class)."""
+    return getattr(signal, "needs_continuations", False)
 
 
 def chunks(row_lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -75,7 +75,7 @@ class SignMatchedImportance:
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in nats."""
-        return (self.of(inputs) * inputs.signs()[:, None]).clamp(min=0)
+        return (self.of(inputs) * inputs.known_advantages().sign()[:, None]).clamp(min=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,7 @@ class SignedAdvantages:
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T)."""
-        if inputs.advantages is None:
-            raise DataError("SignedAdvantages needs the advantages of the completions, but was called without.")
-        advantages = inputs.advantages[:, None].expand(inputs.batch.completion_mask.shape).clone()
+        advantages = inputs.known_advantages()[:, None].expand(inputs.batch.completion_mask.shape).clone()
         index = inputs.batch.has_answer.nonzero()[:, 0]
         if len(index):
             reasoning = inputs.batch.reasoning_mask[index]

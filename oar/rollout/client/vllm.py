@@ -49,9 +49,16 @@ class Engine(ABC):
         """The version of the weights the servers hold; `UNKNOWN_VERSION` before the first sync."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seed: int, expected_version: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling | Sequence[Sampling],
+        *,
+        seed: int,
+        expected_version: int,
     ) -> list[list[Rollout]]:
         """Draw `sampling.n` completions for each prompt (token ids); outer list: prompts, inner: completions.
+
+        `sampling`: of all prompts, or one for each.
 
         The same weights, prompts, sampling and seed give the same ids and bit-equal logprobs (on CPU: with rollout.threads=1).
         Raises DataError for a prompt that does not fit, EngineError for a version other than `expected_version` or an answer
@@ -62,23 +69,30 @@ class Engine(ABC):
         return [drawn[index] for index in range(len(prompts))]
 
     def stream(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, seeds: Sequence[int], expected_version: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling | Sequence[Sampling],
+        *,
+        seeds: Sequence[int],
+        expected_version: int,
     ) -> Iterator[tuple[int, list[Rollout]]]:
         """Like `generate`, each prompt's completions as soon as they are there, with its position; a seed for each prompt."""
-        self._check_prompts(prompts, sampling)
+        samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
+        self._check_prompts(prompts, samplings)
         self._check_version(expected_version)
         servers = self.servers
 
         def complete(index: int) -> list[Rollout]:
             server = servers[index % len(servers)]
-            return server.complete(prompts[index], sampling, seed=seeds[index], version=expected_version)
+            return server.complete(prompts[index], samplings[index], seed=seeds[index], version=expected_version)
 
         yield from in_parallel(complete, len(prompts), IN_FLIGHT * len(servers))
         self._check_version(expected_version)
 
-    def _check_prompts(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> None:
-        room = self.model_info().max_model_len - sampling.max_new_tokens
-        for index, prompt in enumerate(prompts):
+    def _check_prompts(self, prompts: Sequence[Sequence[int]], samplings: Sequence[Sampling]) -> None:
+        longest = self.model_info().max_model_len
+        for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
+            room = longest - sampling.max_new_tokens
             if not 0 < len(prompt) <= room:
                 raise DataError(
                     f"prompt {index} has {len(prompt)} tokens, but must have 1 to {room} to leave room for"
