@@ -19,6 +19,7 @@ from oar.common.clock import Clock
 from oar.common.errors import ConfigError, DataError, MissingPackageError
 from oar.common.seeding import derive_seed
 from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
+from oar.config.checks import require
 from oar.integrations.methods import estimator_named, gating_named
 from oar.method.batch import CompletionBatch, collate
 from oar.method.credit import CreditAssigner
@@ -101,6 +102,7 @@ class OARGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        require(bool(self.marker), "marker", "the text that announces an answer", self.marker)
         CounterfactualConfig(self.counterfactual)
         self.make_estimator()
         self.gating_settings()

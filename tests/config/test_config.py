@@ -56,6 +56,14 @@ def test_profiles_choose_groups_and_keys_and_the_command_line_has_the_last_word(
     assert other.output_dir == "outputs/paper-grpo-seed1"
 
 
+@pytest.mark.parametrize("profile", ["embedded", "paper", "single_gpu"])
+def test_a_debugging_run_is_small_in_every_profile(profile):
+    cfg = validated(composed("debug=one_step", f"profile={profile}", "model.path=folder", "learner.lr=1"), TrainConfig)
+    assert (cfg.learner.steps, cfg.learner.batch_size, cfg.evaluation.final_problems) == (1, 32, 2)
+    assert (cfg.profile, cfg.tracking.mode, cfg.learner.lr) == (profile, "disabled", 1)
+    assert cfg.output_dir.startswith("outputs/debug/2")
+
+
 @pytest.mark.parametrize("profile", ["paper", "single_gpu"])
 def test_a_profile_without_its_model_is_refused(profile):
     with pytest.raises(ConfigError, match=r"model\.path must be a folder"):

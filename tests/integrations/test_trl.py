@@ -224,6 +224,7 @@ def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
     ("settings", "sentence"),
     [
         ({"method": "oracle_causal"}, "method must be one of grpo, oar_p, .* but is 'oracle_causal'"),
+        ({"marker": ""}, "marker must be the text that announces an answer, but is ''"),
         ({"gating": "soft"}, "gating must be one of bilevel, .* but is 'soft'"),
         ({"gating_tau": 1.5}, r"gating\.tau must be between 0 and 1, but is 1\.5"),
         ({"probe": "mean"}, r"probe\.name must be one of warmup, .* but is 'mean'"),
