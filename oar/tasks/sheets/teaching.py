@@ -59,12 +59,12 @@ class SheetLesson:
         """Whether every key has a digit, and the answer is made of these digits; a checksum need not be the right one."""
         said = completion.split()
         places = digit_places(said)
-        keys = problem.solution.split()[::3]
+        keys = problem.solution.split()[::2]
         if MARKER not in said or set(places) != set(keys):
             return False
-        answer, counted = said[-1], problem.columns[SHEETS]
+        answer, counted = completion.rpartition(MARKER)[2].strip(), problem.columns[SHEETS]
         if counted["answer"] == CHECKSUM:
             return answer.isdigit()
         if counted["answer"] == EVERY:
-            return answer == "".join(said[places[key]] for key in keys)
+            return answer == " ".join(f"{key} {said[places[key]]}" for key in keys)
         return answer == said[places[counted["asked"]]]
