@@ -23,8 +23,8 @@ class Sheet:
 
     A prompt lists `entries` distinct ones of `keys` keys; a completion writes each with its digit, one of 1 ... `digits`, and
     then the answer. Which digit is right for a key is the same in every problem, and drawn with `table`. reward: whether the
-    entry in place `asked` is right (one), the share of entries that are (share), or whether all are (all). answer: the digit of the asked
-    entry (one), all keys and digits again (every), or the sum of the digits modulo 10 (checksum).
+    entry in place `asked` is right (one), the share of entries that are (share), or whether all are (all). answer: the digit of
+    the asked entry (one), all keys and digits again (every), or the sum of the digits modulo 10 (checksum).
     """
 
     entries: int = 8

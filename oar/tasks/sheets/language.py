@@ -5,7 +5,6 @@ import string
 from oar.tasks.words import language
 
 MARKER = language.MARKER
-
 KEYS = tuple(consonant + vowel for consonant in "bcdfghjklmnpqrstvwxz" for vowel in "aeiou")
 FILLER = tuple(word for word in language.FILLER if word not in KEYS)  # "me"
 
