@@ -162,7 +162,9 @@ def study(name, *overrides):
 def test_every_study_composes_and_its_runs_are_all_different(name) -> None:
     cfg, runs = study(name, "seeds=1")
     assert cfg.name == name
-    assert [(run.condition, run.arm) for run in runs] == [(c, a) for c in cfg.conditions for a in cfg.arms]
+    assert [(run.condition, run.arm) for run in runs] == [
+        (c, a) for _ in cfg.rates or [None] for c in cfg.conditions for a in cfg.arms_of.get(c, cfg.arms)
+    ]
     assert len({run.folder for run in runs}) == len(runs)
     for run in runs:
         assert run.settings.tracking.mode == "disabled"

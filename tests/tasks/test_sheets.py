@@ -19,7 +19,7 @@ from oar.tasks.sheets.teaching import SheetTeaching
 from oar.tasks.task import Task
 from tests.config.test_config import composed
 
-LESSON = SheetTeaching().lesson()
+LESSON = SheetTeaching(sheet=Sheet()).lesson()
 TASK = Task(LESSON.tokenizer(), "####")
 GOLD = "ba 1 be 2 bi 3 bo 4"
 
@@ -144,6 +144,11 @@ def test_marks_are_the_digits_that_count() -> None:
 )
 def test_teaching_is_over_when_the_form_is_kept(text: str, good: bool) -> None:
     assert LESSON.is_good(problem("one", "one", "3"), text) == good
+
+
+def test_without_a_sheet_there_is_nothing_to_teach() -> None:
+    with pytest.raises(ConfigError, match="choose data=sheets"):
+        SheetTeaching().lesson()
 
 
 @pytest.mark.parametrize(
