@@ -7,6 +7,8 @@ from oar.config import LearnerConfig, TrainConfig
 from oar.method.importance import (
     CounterfactualDrop,
     CreditSignal,
+    ExactAdvantages,
+    ExactWeights,
     GradientDrop,
     GradientImportance,
     GradientNormImportance,
@@ -127,6 +129,8 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             return forward(lengths.shown, lengths.answer) + importance_work(of, lengths, learner)
         case GradientDrop():
             return forward(lengths.shown, lengths.answer) + _gradient_norm(lengths, checkpointing)
+        case ExactWeights() | ExactAdvantages():  # one more forward, which scores the right tokens
+            return forward(lengths.shown, lengths.reasoning + lengths.tail)
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
         case GradientImportance(noise_draws=draws):
