@@ -10,6 +10,8 @@ from oar.method.importance import (
     ContinuationAdvantages,
     CounterfactualDrop,
     CreditSignal,
+    ExactAdvantages,
+    ExactWeights,
     GradientDrop,
     GradientImportance,
     GradientNormImportance,
@@ -158,6 +160,8 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             steps = -(-lengths.reasoning // STEP_TOKENS)
             prefixes = (min(step * STEP_TOKENS, lengths.reasoning) for step in range(steps + 1))
             return sum((forward(lengths.prompt + one + lengths.tail, lengths.answer) for one in prefixes), Work())
+        case ExactWeights() | ExactAdvantages():  # one more forward, which scores the right tokens
+            return forward(lengths.shown, lengths.reasoning + lengths.tail)
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
         case GrailWeights(

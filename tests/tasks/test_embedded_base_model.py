@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
     "max_new_tokens": 8,
 }
 CONFIG = TeachConfig(**SMALL)
-SHEETS = SheetTeaching(**SMALL, sheet=Sheet(entries=2, keys=16))
+SHEETS = SheetTeaching(**SMALL, sheet=Sheet(entries=4))
 
 
 def silent(_: str) -> None:
@@ -209,7 +209,7 @@ def test_the_configuration_names_every_number_and_none_differs() -> None:
 
 
 def test_sheets_are_models_of_their_own() -> None:
-    kinds = [replace(SHEETS, known=0.5), replace(SHEETS, sheet=Sheet(entries=3)), SHEETS, CONFIG]
+    kinds = [replace(SHEETS, known=0.5), replace(SHEETS, sheet=Sheet(entries=5)), SHEETS, CONFIG]
     assert len({model_key(config) for config in kinds}) == len(kinds)
 
 

@@ -19,9 +19,9 @@ from oar.tasks.sheets.teaching import SheetTeaching
 from oar.tasks.task import Task
 from tests.config.test_config import composed
 
-LESSON = SheetTeaching().lesson()
+LESSON = SheetTeaching(sheet=Sheet()).lesson()
 TASK = Task(LESSON.tokenizer(), "####")
-GOLD = "ba 1 ; be 2 ; bi 3 ; bo 4 ;"
+GOLD = "ba 1 be 2 bi 3 bo 4"
 
 
 def problem(reward: str, answer: str, gold: str, asked: str = "bi") -> Problem:
@@ -54,7 +54,6 @@ def test_a_demonstration_in_which_all_is_known_is_right_and_earns_all(reward: st
         assert earned(made.problem, text) == 1
         assert LESSON.is_good(made.problem, text)
         assert TASK.decode(TASK.encode_gold(made.problem)) == made.problem.answer
-        assert ("ask" in made.problem.question) == ("one" in (reward, answer))
 
 
 def test_the_hidden_table_is_one_and_digits_are_known_as_often_as_asked() -> None:
@@ -62,7 +61,7 @@ def test_the_hidden_table_is_one_and_digits_are_known_as_often_as_asked() -> Non
     made = [training_problem(sheet, TEACHING_STREAM, 0, index) for index in range(400)]
     said = [demonstration(one, 0.25, 0, Random(index)).split() for index, one in enumerate(made)]
     right = [
-        sheet.right[key] == digit for words in said for key, digit in zip(words[:24:3], words[1:24:3], strict=True)
+        sheet.right[key] == digit for words in said for key, digit in zip(words[:16:2], words[1:16:2], strict=True)
     ]
     assert sum(right) / len(right) == pytest.approx(0.25 + 0.75 / 8, abs=0.03)
     assert set(sheet.right.values()) <= set("12345678")
@@ -86,29 +85,29 @@ def test_problems_are_pure_held_out_and_fresh() -> None:
 
 
 def test_a_benchmark_is_of_the_sheet_that_is_trained() -> None:
-    cfg = validated(composed("profile=sheets", "data.source.sheet.entries=3"), TrainConfig)
+    cfg = validated(composed("profile=sheets", "data.source.sheet.entries=5"), TrainConfig)
     found = load_benchmarks(cfg.benchmark, "curve", 4)[SHEETS]
-    made: list[SheetProblem] = evaluation_set(Sheet(entries=3), "curve", 4)
+    made: list[SheetProblem] = evaluation_set(Sheet(entries=5), "curve", 4)
     assert list(found.problems) == [one.problem for one in made]
-    assert found.origin["entries"] == 3
+    assert found.origin["entries"] == 5
 
 
 # Completion, and what it earns as one, share and all; with the answer of the asked entry (bi), and that of every entry.
 WRITTEN = [
-    ("ba 1 ; be 2 ; bi 3 ; bo 4 ; #### {}", "3", "1234", (1, 1, 1), (1, 1, 1)),
-    ("ba 1 ; be 5 ; bi 3 ; bo 4 ; #### {}", "3", "1534", (1, 0.75, 0), (1, 0.75, 0)),
-    ("ba 1 ; be 2 ; bi 5 ; bo 4 ; #### {}", "5", "1254", (0, 0.75, 0), (0, 0.75, 0)),
-    ("ba 1 ; be 2 ; bi 3 ; bo 4 ; #### {}", "4", "1244", (0, 0.75, 0), (0, 0.75, 0)),  # not what stands above
-    ("ba 1 ; be 2 ; bo 4 ; #### {}", "3", "124", (0, 0.75, 0), (0, 0.5, 0)),  # left out, so the answer is shifted
-    ("bi 5 ; bi 3 ; ba 1 ; be 2 ; bo 4 ; #### {}", "3", "1234", (0, 0.75, 0), (0, 0.75, 0)),  # the first one counts
-    ("ba 1 ; be 2 ; bi 33 ; bo 4 ; #### {}", "3", "1234", (0, 0.75, 0), (0, 0.75, 0)),
-    ("ba 1 ; be 2 ; bi 3 ; bo 4 ;{}", "", "", (0, 0, 0), (0, 0, 0)),
+    ("ba 1 be 2 bi 3 bo 4 #### {}", "3", GOLD, (1, 1, 1), (1, 1, 1)),
+    ("ba 1 be 5 bi 3 bo 4 #### {}", "3", "ba 1 be 5 bi 3 bo 4", (1, 0.75, 0), (1, 0.75, 0)),
+    ("ba 1 be 2 bi 5 bo 4 #### {}", "5", "ba 1 be 2 bi 5 bo 4", (0, 0.75, 0), (0, 0.75, 0)),
+    ("ba 1 be 2 bi 3 bo 4 #### {}", "4", "ba 1 be 2 bi 4 bo 4", (0, 0.75, 0), (0, 0.75, 0)),  # not what stands above
+    ("ba 1 be 2 bo 4 #### {}", "3", "ba 1 be 2 bo 4", (0, 0.75, 0), (0, 0.75, 0)),
+    ("bi 5 bi 3 ba 1 be 2 bo 4 #### {}", "3", GOLD, (0, 0.75, 0), (0, 0.75, 0)),  # the first one counts
+    ("ba 1 be 2 bi 33 bo 4 #### {}", "3", GOLD, (0, 0.75, 0), (0, 0.75, 0)),
+    ("ba 1 be 2 bi 3 bo 4{}", "", "", (0, 0, 0), (0, 0, 0)),
 ]
 
 
 @pytest.mark.parametrize(("text", "one", "every", "of_one", "of_every"), WRITTEN)
 def test_what_a_sheet_earns(text: str, one: str, every: str, of_one: Any, of_every: Any) -> None:
-    for answer, gold, said, expected in (("one", "3", one, of_one), ("every", "1234", every, of_every)):
+    for answer, gold, said, expected in (("one", "3", one, of_one), ("every", GOLD, every, of_every)):
         got = tuple(earned(problem(reward, answer, gold), text.format(said)) for reward in REWARDS)
         assert got == expected, answer
     checked = tuple(earned(problem(reward, "checksum", "0"), text.format(one and "7")) for reward in REWARDS)
@@ -116,7 +115,7 @@ def test_what_a_sheet_earns(text: str, one: str, every: str, of_one: Any, of_eve
 
 
 def test_marks_are_the_digits_that_count() -> None:
-    text = "well ba 1 ; be 5 ; bi 6 ; bo 4 ; #### 6"
+    text = "well ba 1 be 5 bi 6 bo 4 #### 6"
     ids = TASK.tokenizer.encode(text, add_special_tokens=False)
     words = text.split()
 
@@ -137,21 +136,27 @@ def test_marks_are_the_digits_that_count() -> None:
 @pytest.mark.parametrize(
     ("text", "good"),
     [
-        ("ba 7 ; be 7 ; bi 8 ; bo 7 ; #### 8", True),  # in form, though no digit is right
-        ("ba 7 ; be 7 ; bi 8 ; bo 7 ; #### 7", False),
-        ("ba 7 ; bi 8 ; bo 7 ; #### 8", False),
-        ("ba 7 ; be 7 ; bi 8 ; bo 7 ; 8", False),
+        ("ba 7 be 7 bi 8 bo 7 #### 8", True),  # in form, though no digit is right
+        ("ba 7 be 7 bi 8 bo 7 #### 7", False),
+        ("ba 7 bi 8 bo 7 #### 8", False),
+        ("ba 7 be 7 bi 8 bo 7 8", False),
     ],
 )
 def test_teaching_is_over_when_the_form_is_kept(text: str, good: bool) -> None:
     assert LESSON.is_good(problem("one", "one", "3"), text) == good
 
 
+def test_without_a_sheet_there_is_nothing_to_teach() -> None:
+    with pytest.raises(ConfigError, match="choose data=sheets"):
+        SheetTeaching().lesson()
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"entries": 17}, "sheet.entries must be at most sheet.keys"),
-        ({"keys": 1000, "entries": 2}, "sheet.keys"),
+        ({"entries": 17}, "sheet.entries must be 1 to sheet.keys"),
+        ({"asked": 9}, "sheet.asked"),
+        ({"keys": 1000}, "sheet.keys"),
         ({"digits": 10}, "sheet.digits must be 2 to 9"),
         ({"reward": "some"}, "one, share, all"),
         ({"answer": "none"}, "one, every, checksum"),

@@ -35,8 +35,8 @@ def exact_deltas(inputs: CreditInputs) -> Tensor:
     decides = (right != 0) & batch.reasoning_mask
     # The prefixes are the completion's own, the token scored behind each is the right one.
     asked = replace(batch, completion_ids=torch.where(decides, right, batch.completion_ids))
-    p = score_completions(inputs.model, asked, temperature=1.0).logprobs.exp().where(decides, torch.ones(()))
-    hit = (batch.completion_ids == right).float().where(decides, torch.ones(()))
+    p = score_completions(inputs.model, asked, temperature=1.0).logprobs.exp().masked_fill(~decides, 1.0)
+    hit = (batch.completion_ids == right).float().masked_fill(~decides, 1.0)
     delta = (hit - p) * decides
     if not chain:
         return delta
@@ -62,8 +62,8 @@ class ExactWeights:
         delta, mask = exact_deltas(inputs), inputs.batch.reasoning_mask
         part = (delta * inputs.known_advantages().sign()[:, None]).clamp(min=0) if self.match_sign else delta.abs()
         total = part.sum(dim=1, keepdim=True)
-        mean_one = part * mask.sum(dim=1, keepdim=True) / total.where(total > 0, torch.ones(()))
-        return mean_one.where(mask & (total > 0), torch.ones(()))
+        mean_one = part * mask.sum(dim=1, keepdim=True) / total.masked_fill(total == 0, 1.0)
+        return mean_one.masked_fill(~mask | (total == 0), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

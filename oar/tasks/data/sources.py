@@ -204,7 +204,7 @@ def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> di
                 f"{name} is generated and has no end: set evaluation.final_problems to a number, e.g. 200."
             )
         elif name == sheets.SHEETS and benchmark.options is not None:
-            sheet = build("benchmark.options.sheets", benchmark.options.get(name))
+            sheet = build("benchmark.options.sheets (of data=sheets)", benchmark.options.get(name))
             made = [one.problem for one in sheets.evaluation_set(sheet, split, n)]
             found[name] = ProblemSet(name, made, {"generated": name, **asdict(sheet), "split": split})
         elif benchmark.options is not None:

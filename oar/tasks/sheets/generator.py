@@ -9,7 +9,7 @@ from oar.common.seeding import derive_seed
 from oar.config.checks import one_of, require
 from oar.tasks.embedded.splits import first_of_split, split_of
 from oar.tasks.problem import Problem
-from oar.tasks.sheets.language import ASK, END, FILLER, KEYS, MARKER, SLOTS
+from oar.tasks.sheets.language import FILLER, KEYS, MARKER
 
 SHEETS = "sheets"  # the name of the benchmark
 ONE, SHARE, ALL = REWARDS = ("one", "share", "all")
@@ -23,8 +23,8 @@ class Sheet:
 
     A prompt lists `entries` distinct ones of `keys` keys; a completion writes each with its digit, one of 1 ... `digits`, and
     then the answer. Which digit is right for a key is the same in every problem, and drawn with `table`. reward: whether the
-    asked entry is right (one), the share of entries that are (share), or whether all are (all). answer: the digit of the asked
-    entry (one), those of all (every), or their sum modulo 10 (checksum).
+    entry in place `asked` is right (one), the share of entries that are (share), or whether all are (all). answer: the digit of
+    the asked entry (one), all keys and digits again (every), or the sum of the digits modulo 10 (checksum).
     """
 
     entries: int = 8
@@ -32,42 +32,38 @@ class Sheet:
     digits: int = 8
     reward: str = ONE
     answer: str = ONE
+    asked: int = 4
     table: int = 0
 
     def __post_init__(self) -> None:
-        require(1 <= self.entries <= min(self.keys, len(SLOTS)), "sheet.entries", "at most sheet.keys", self.entries)
+        require(1 <= self.entries <= self.keys, "sheet.entries", "1 to sheet.keys", self.entries)
+        require(1 <= self.asked <= self.entries, "sheet.asked", "1 to sheet.entries", self.asked)
         require(self.keys <= len(KEYS), "sheet.keys", f"at most {len(KEYS)}", self.keys)
         require(2 <= self.digits <= 9, "sheet.digits", "2 to 9", self.digits)
         one_of("sheet.reward", self.reward, REWARDS)
         one_of("sheet.answer", self.answer, ANSWERS)
 
     @property
-    def asks(self) -> bool:
-        """Whether a prompt says which entry counts."""
-        return ONE in (self.reward, self.answer)
-
-    @property
     def right(self) -> Mapping[str, str]:
         """The hidden table: the right digit of each key."""
         return _table(self.keys, self.digits, self.table)
 
-    def answer_to(self, digits: Sequence[str], slot: int) -> str:
-        """The answer that goes with these digits, where entry number `slot` is asked."""
+    def answer_to(self, keys: Sequence[str], digits: Sequence[str]) -> str:
+        """The answer that goes with these entries."""
         if self.answer == EVERY:
-            return "".join(digits)
+            return " ".join(f"{key} {digit}" for key, digit in zip(keys, digits, strict=True))
         if self.answer == CHECKSUM:
             return str(sum(map(int, digits)) % MODULUS)
-        return digits[slot]
+        return digits[self.asked - 1]
 
 
 @dataclass(frozen=True, slots=True)
 class SheetProblem:
-    """A problem together with what its demonstration is made of: its keys in order, and the place of the asked one."""
+    """A problem together with what its demonstration is made of: its keys in order."""
 
     problem: Problem
     sheet: Sheet
     keys: tuple[str, ...]
-    slot: int
 
 
 def training_problem(sheet: Sheet, stream: str, seed: int, index: int) -> SheetProblem:
@@ -90,24 +86,22 @@ def demonstration(made: SheetProblem, known: float, filler: int, rng: Random) ->
     digits = [right[key] if rng.random() < known else str(rng.randint(1, sheet.digits)) for key in made.keys]
     said: list[str] = []
     for key, digit in zip(made.keys, digits, strict=True):
-        said += [*rng.choices(FILLER, k=filler), key, digit, END]
-    return " ".join([*said, MARKER, sheet.answer_to(digits, made.slot)])
+        said += [*rng.choices(FILLER, k=filler), key, digit]
+    return " ".join([*said, MARKER, sheet.answer_to(made.keys, digits)])
 
 
 def _problem(sheet: Sheet, split: str, identifier: str, rng: Random) -> SheetProblem:
     """The next problem whose question falls into `split`."""
     while True:
         keys = rng.sample(KEYS[: sheet.keys], sheet.entries)
-        slot = rng.randrange(sheet.entries)
-        question = " ".join([*keys, ASK, SLOTS[slot]] if sheet.asks else keys)
+        question = " ".join(keys)
         if split_of(question) == split:
             break
     digits = [sheet.right[key] for key in keys]
-    solution = " ".join(f"{key} {digit} {END}" for key, digit in zip(keys, digits, strict=True))
-    counted = {"reward": sheet.reward, "answer": sheet.answer, "asked": keys[slot]}
-    answer = sheet.answer_to(digits, slot)
-    problem = Problem(identifier, question, answer, SHEETS, solution, columns={SHEETS: counted})
-    return SheetProblem(problem, sheet, tuple(keys), slot)
+    solution = " ".join(f"{key} {digit}" for key, digit in zip(keys, digits, strict=True))
+    counted = {"reward": sheet.reward, "answer": sheet.answer, "asked": keys[sheet.asked - 1]}
+    problem = Problem(identifier, question, sheet.answer_to(keys, digits), SHEETS, solution, columns={SHEETS: counted})
+    return SheetProblem(problem, sheet, tuple(keys))
 
 
 @cache

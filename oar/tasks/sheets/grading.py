@@ -24,8 +24,8 @@ def reward(completion: str, final_answer: str | None, solution: str, counted: Ma
     right = {key: key in places and words[places[key]] == digit for key, digit in gold.items()}
     asked = counted["asked"]
     if counted["answer"] == EVERY:
-        answered = dict(zip(gold, final_answer.ljust(len(gold)), strict=False))
-        right = {key: right[key] and answered[key] == digit for key, digit in gold.items()}
+        answered = _entries(final_answer)
+        right = {key: right[key] and answered.get(key) == digit for key, digit in gold.items()}
     elif counted["answer"] == ONE:
         right[asked] = right[asked] and final_answer == gold[asked]
     if counted["reward"] == ONE:
@@ -66,7 +66,7 @@ def marks(
     }
 
 
-def _entries(solution: str) -> dict[str, str]:
-    """The right digit of each key, in the problem's order."""
-    words = solution.split()
-    return dict(zip(words[::3], words[1::3], strict=True))
+def _entries(written: str) -> dict[str, str]:
+    """The digit of each key, in order; a key without one is left out."""
+    words = written.split()
+    return dict(zip(words[::2], words[1::2], strict=False))

@@ -1,14 +1,14 @@
-"""Every word of the sheets. Keys and slots hold no digit, so that every digit is a token of its own."""
+"""Every word of the sheets. Keys hold no digit, so that every digit is a token of its own."""
 
 import string
 
-from oar.tasks.words.language import FILLER, MARKER
+from oar.tasks.words import language
 
+MARKER = language.MARKER
 KEYS = tuple(consonant + vowel for consonant in "bcdfghjklmnpqrstvwxz" for vowel in "aeiou")
-SLOTS = tuple(string.ascii_uppercase)  # the places of a sheet: ask C is its third entry
-ASK, END = "ask", ";"
+FILLER = tuple(word for word in language.FILLER if word not in KEYS)  # "me"
 
 
 def words() -> list[str]:
     """All of them in a fixed order, digits first."""
-    return [*string.digits, MARKER, ASK, END, *SLOTS, *KEYS, *FILLER]
+    return [*string.digits, MARKER, *KEYS, *FILLER]
