@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,16 @@ from oar.common.errors import ConfigError
 from oar.integrations.methods import estimator_named
 from oar.method.importance import (
     CreditInputs,
+    EntropyBonusWeights,
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
+    GrailWeights,
+    HighEntropyWeights,
     PerturbationImportance,
     RandomImportance,
+    ShearWeights,
+    TokenBaseline,
 )
 from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch
@@ -32,14 +38,27 @@ Signal = Callable[[CreditInputs], Tensor]
 
 
 def broken_parts(signal: Signal) -> list[str]:
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0])
     inputs = credit_inputs(random_batch(0), AnswerMeanProbe())
+    inputs = replace(inputs, advantages=signs, groups=torch.zeros(4), rewards=signs)
     found = {what: complaint(holds, signal, inputs) for what, holds in CONTRACT.items()}
     return [problem for problem in found.values() if problem]
 
 
 @pytest.mark.parametrize(
     "signal",
-    [PerturbationImportance(), GradientImportance(), GradientNormImportance(), EntropyImportance(), RandomImportance()],
+    [
+        PerturbationImportance(),
+        GradientImportance(),
+        GradientNormImportance(),
+        EntropyImportance(),
+        RandomImportance(),
+        GrailWeights(rollout_symmetry="both"),
+        EntropyBonusWeights(),
+        HighEntropyWeights(),
+        ShearWeights(window=4, stride=2),
+        TokenBaseline(),
+    ],
 )
 def test_our_own_signals_keep_the_contract(signal: Signal) -> None:
     assert broken_parts(signal) == []
@@ -114,9 +133,13 @@ def test_the_class_of_the_page_keeps_the_contract_in_trl_too(own_files: Path, mo
     with pytest.raises(ConfigError, match=r"my_signal\.EntropyChance, which is not there"):
         estimator_named("my_signal.EntropyChance", "pad")
     assert estimator_named("tests.experiments.test_check_signal.Weights", "pad").gives == "weights"
-    monkeypatch.setattr(Weights, "gives", "advantages")
-    with pytest.raises(ConfigError, match="gives signed token advantages"):
-        estimator_named("tests.experiments.test_check_signal.Weights", "pad")
+    for attribute, value, said in (
+        ("needs_batch", True, "compares those of a step"),
+        ("gives", "advantages", "gives signed token advantages"),
+    ):
+        monkeypatch.setattr(Weights, attribute, value, raising=False)
+        with pytest.raises(ConfigError, match=said):
+            estimator_named("tests.experiments.test_check_signal.Weights", "pad")
 
 
 def program(name: str, folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
