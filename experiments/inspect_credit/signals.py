@@ -17,6 +17,7 @@ from oar.learner.samples import Sample
 from oar.method.batch import CompletionBatch, collate
 from oar.method.credit import Credit
 from oar.method.gating import threshold_importance
+from oar.method.importance import needs_batch
 from oar.method.losses import clipped_tokens, policy_log_ratio
 from oar.method.segments import Segments
 from oar.tasks.task import Task
@@ -74,8 +75,9 @@ def model_signals(
     """What `methods` and the loss make of the completions of training step `step` under the weights of `model`.
 
     Gate, probe and clip are those of `settings`, random draws those of the run: under the weights that drew the completions
-    the run's own method gives what was logged. A method that looks at more than a run keeps is named in `notes`; without
-    these DataError is raised for it, as it is where the model's tokens are not the run's.
+    the run's own method gives what was logged. One that compares all completions of a step is left out, since only some of them
+    were kept: what it gave is logged. One that looks at more than a run keeps is named in `notes`; without these DataError is
+    raised for it, as it is where the model's tokens are not the run's.
     """
     for sample in samples:
         if task.decode(sample.completion_ids) != sample.completion:
@@ -88,15 +90,16 @@ def model_signals(
     found = []
     for name, method in methods.items():
         estimator = build("method.estimator", method.estimator, settings.allow_targets)
+        if needs_batch(estimator):
+            continue
         assigner = credit_assigner(replace(settings, method=method), task, estimator, step - 1)
         try:
             credit = assigner(
                 model,
                 batch,
                 scores,
-                torch.ones(
-                    len(batch), device=batch.input_ids.device
-                ),  # everywhere, so that no completion is passed over
+                # Of a completion without one 1, so that none is passed over.
+                torch.tensor([sample.advantage or 1.0 for sample in samples], device=batch.input_ids.device),
                 seeds=[derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
                 marks={name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
                 temperature=settings.rollout.temperature,

@@ -59,6 +59,11 @@ class Method:
                 f"method.continuations must say what is drawn for {cfg.method.name}, which needs the values of states, but is "
                 "null: take its keys from conf/method/vineppo.yaml."
             )
+        if cfg.method.continuations is not None and cfg.learner.overlong == "soft_penalty":
+            raise ConfigError(
+                "learner.overlong must be keep or mask with method.continuations, whose rewards have no penalty for length: put "
+                "it among the rewards, as in reward=[answer,length]."
+            )
         if cfg.method.control != "none" and isinstance(method.signal, UniformImportance):
             raise ConfigError(
                 f"method.control must be none with {cfg.method.name}, whose weights are all 1: permuted they are the same."

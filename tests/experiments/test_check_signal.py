@@ -18,11 +18,16 @@ from oar.common.errors import ConfigError
 from oar.integrations.methods import estimator_named
 from oar.method.importance import (
     CreditInputs,
+    EntropyBonusWeights,
     EntropyImportance,
     GradientImportance,
     GradientNormImportance,
+    GrailWeights,
+    HighEntropyWeights,
     PerturbationImportance,
     RandomImportance,
+    ShearWeights,
+    TokenBaseline,
 )
 from oar.method.probes import AnswerMeanProbe
 from tests.learner.own_methods import AgainstTheGroup
@@ -34,14 +39,27 @@ Signal = Callable[[CreditInputs], Tensor]
 
 
 def broken_parts(signal: Signal) -> list[str]:
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0])
     inputs = credit_inputs(random_batch(0), AnswerMeanProbe())
+    inputs = replace(inputs, advantages=signs, groups=torch.zeros(4), rewards=signs)
     found = {what: complaint(holds, signal, inputs) for what, holds in CONTRACT.items()}
     return [problem for problem in found.values() if problem]
 
 
 @pytest.mark.parametrize(
     "signal",
-    [PerturbationImportance(), GradientImportance(), GradientNormImportance(), EntropyImportance(), RandomImportance()],
+    [
+        PerturbationImportance(),
+        GradientImportance(),
+        GradientNormImportance(),
+        EntropyImportance(),
+        RandomImportance(),
+        GrailWeights(rollout_symmetry="both"),
+        EntropyBonusWeights(),
+        HighEntropyWeights(),
+        ShearWeights(window=4, stride=2),
+        TokenBaseline(),
+    ],
 )
 def test_our_own_signals_keep_the_contract(signal: Signal) -> None:
     assert broken_parts(signal) == []

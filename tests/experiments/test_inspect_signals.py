@@ -110,6 +110,19 @@ def test_under_the_weights_that_drew_them_the_method_gives_what_was_logged(tmp_p
     assert not np.allclose(another[0].importance[0], logged.importance[0], rtol=0.1)
 
 
+def test_weights_without_a_gate_are_made_again_and_those_of_a_whole_step_are_not(tmp_path: Path) -> None:
+    cfg = settings("method=grail")
+    samples = kept(tmp_path, cfg, WRONG, SILENT, RIGHT)
+    methods = {"grail": cfg.method, "shear": settings("method=shear").method}
+    found = model_signals(model(), task(), samples, cfg, methods, step=STEP, source="same weights")
+    (again,), (logged, *_) = [one for one in found if one.kind == "weight"], logged_signals(samples, cfg)
+    assert again.name == "grail"
+    for row in range(len(samples)):
+        np.testing.assert_allclose(again.values[row], logged.values[row], rtol=1e-3)
+    assert np.ptp(again.values[0]) > 0.5  # a wrong completion is reweighed, a right one is not
+    assert np.ptp(again.values[2]) == 0
+
+
 def test_under_other_weights(tmp_path: Path) -> None:
     cfg = settings("learner.clip_eps_low=0.1", "learner.clip_eps_high=0.3")
     samples = kept(tmp_path, cfg, RIGHT, WRONG)

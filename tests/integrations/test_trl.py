@@ -71,6 +71,7 @@ def assert_equal_to_rounding(ours: Tensor, learners: Tensor, made: Any) -> None:
             ["method=oar_gn", "probe=as_joint", "gating=suppress_only", "gating.threshold=absolute"],
             {"method": "oar_gn", "probe": "as_joint", "gating": "suppress_only", "gating_threshold": "absolute"},
         ),
+        (["method=grail"], {"method": "grail"}),
         (["method=entropy", "gating.beta=1"], {"method": "entropy", "gating_beta": 1.0}),
         (["method=random", "gating.floor=0.3"], {"method": "random", "gating_floor": 0.3}),
         (["method=shuffled", "counterfactual=knockout"], {"method": "shuffled", "counterfactual": "knockout"}),

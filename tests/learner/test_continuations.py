@@ -112,6 +112,7 @@ def test_steps_of_a_template_are_lines():
     ("overrides", "says"),
     [
         (["method=vineppo", "method.continuations=null"], "method.continuations must say what is drawn for vineppo"),
+        (["method=spo", "learner.overlong=soft_penalty"], "learner.overlong must be keep or mask"),
         (["method=grpo", "method.control=shuffled"], "method.control must be none with grpo"),
         (["method=fipo", "method.control=position"], "method.control must be none with fipo"),
     ],

@@ -77,7 +77,7 @@ class CreditInputs:
         """(B, T) mean rewards of continuations. Raises DataError where none were drawn."""
         if self.values is None:
             raise DataError(
-                "This method needs rewards of continuations, but none were drawn: set method.continuations."
+                "This method needs rewards of continuations, but none were drawn: a training run draws them."
             )
         return self.values
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar, Literal
 
 import torch
@@ -73,35 +74,32 @@ class ShearWeights:
         if self.exclude_answer:
             counts = torch.where(batch.has_answer, batch.reasoning_mask.sum(dim=1), counts)
         compared = [own[:count] for own, count in zip(states, counts.tolist(), strict=True)]
-        nearest = [torch.full((len(span_starts(len(own), self.window, self.stride)),), torch.inf) for own in compared]
-        nearest = [least.to(norm.device) for least in nearest]
-        for one, of_one in enumerate(compared):
-            for other, of_other in enumerate(compared):
-                if signs[one] > 0 > signs[other] and len(of_one) and len(of_other):
-                    between = self.span_distances(of_one, of_other)
-                    nearest[one] = torch.minimum(nearest[one], between.amin(dim=1))
-                    nearest[other] = torch.minimum(nearest[other], between.amin(dim=0))
-        for row, (own, least) in enumerate(zip(compared, nearest, strict=True)):
-            if not least.isfinite().all() or not len(own):  # it has no opponent
+        between = {
+            (one, other): self.span_distances(compared[one], compared[other])
+            for one, other in product(range(len(compared)), repeat=2)
+            if signs[one] > 0 > signs[other] and len(compared[one]) and len(compared[other])
+        }
+        for row, own in enumerate(compared):
+            least = [found.amin(dim=1) for (one, _), found in between.items() if one == row]
+            least += [found.amin(dim=0) for (_, other), found in between.items() if other == row]
+            if not least:  # it has no opponent
                 continue
-            distance = torch.zeros(len(own), device=norm.device)
-            for start, of_span in zip(span_starts(len(own), self.window, self.stride), least, strict=True):
-                held = distance[start : start + self.window]
-                torch.maximum(held, of_span, out=held)
+            places, _ = _spans(len(own), self.window, self.stride, own.device)
+            nearest = torch.stack(least).amin(dim=0)[:, None].expand_as(places)
+            distance = own.new_zeros(len(own)).scatter_reduce(0, places.flatten(), nearest.flatten(), "amax")
             scale = norm if self.normalise == "global_norm" else distance.mean()
-            weights[index[row], : len(own)] = distance / scale if scale > 0 else 1.0
+            weights[index[row], : len(own)] = torch.where(scale > 0, distance / scale, 1.0)
 
     def _states(self, inputs: CreditInputs) -> list[Tensor]:
         """(T_i, H) in float32: the last hidden states, after the final norm, of each completion's own tokens."""
         batch = inputs.batch
         found: list[Tensor] = [torch.empty(0)] * len(batch)
         lengths = (batch.prompt_lengths + batch.completion_lengths).tolist()
+        counts = batch.completion_lengths.tolist()
         for rows in chunks(lengths, self.max_tokens_per_forward):
-            some = batch.rows(torch.tensor(rows, device=batch.input_ids.device))
-            forward = run_completions(inputs.model, some)
-            for place, row in enumerate(rows):
-                end = int(forward.packing.starts[place]) + lengths[row]
-                found[row] = forward.hidden[end - int(batch.completion_lengths[row]) : end].float()
+            forward = run_completions(inputs.model, batch.rows(torch.tensor(rows, device=batch.input_ids.device)))
+            for row, states in zip(rows, forward.hidden.split([lengths[row] for row in rows]), strict=True):
+                found[row] = states[-counts[row] :].float()
         return found
 
     def span_distances(self, one: Tensor, other: Tensor) -> Tensor:
