@@ -63,7 +63,7 @@ def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
     for seed in range(1, cfg.seeds + 1):
         for name in (BASE, *cfg.methods):
             overrides = [
-                f"tracking.group={folder.name}",
+                f"tracking.group='{folder.name}'",
                 *common,
                 f"seed={seed}",
                 f"method={'grpo' if name == BASE else name}",

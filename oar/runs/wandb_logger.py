@@ -108,7 +108,7 @@ class WandbLogger:
         self._run.log_artifact(artifact, aliases=["latest", f"step-{step}"])
 
     def alert(self, title: str, text: str) -> None:
-        """By mail or Slack, as the account has it; an offline run's is sent when it is synced."""
+        """By mail or Slack, as the account has it; an offline run keeps it in its file."""
         self._run.alert(title, text, level="WARN")
 
     def finish(self) -> None:
