@@ -127,7 +127,7 @@ train-with-trl: setup ## The embedded task with TRL's trainer and OAR's weights
 , := ,
 define sweep
 	@$(BIN)/python -m experiments.base_model
-	@$(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 hydra.sweep.dir=multirun/$(subst -,_,$@) tracking=disabled resume=auto \
+	@$(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 hydra.sweep.dir=multirun/$(subst -,_,$@) resume=auto \
 		method=$(or $(METHOD),oar_g) learner.steps=$(or $(STEPS),40) seed=$(shell seq -s, $(or $(SEEDS),2)) $(1) $(ARGS)
 	$(if $(OUT),@$(BIN)/python -m experiments.stability 'folders=[multirun/$(subst -,_,$@)]' 'output_dir=$(OUT)' \
 		'repeat="make $@ $(strip $(foreach v,$(takes.$@),$(if $($v),$v=$($v))))"')

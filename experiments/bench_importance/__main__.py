@@ -123,7 +123,7 @@ def learner_of(bench: Bench, engine: Callable[[], StartedEngine], variant: str) 
     model, _, _, client, sync = engine()
     task = Task(load_tokenizer(model), bench.settings.model.marker)
     policy = load_policy(model, bench.settings.model.dtype)
-    return Learner(bench.variants[variant], policy, None, task, client, sync)
+    return Learner(bench.variants[variant], policy, task, client, sync)
 
 
 def measure_embedded(bench: Bench, make: Callable[[str], Learner]) -> Case:

@@ -11,6 +11,7 @@ from experiments.gpu_check.device import DEVICE, FULL
 from experiments.gpu_check.engine import OwnSampling, task_of
 from oar.common.clock import Clock
 from oar.config import TrainConfig
+from oar.learner.beside import Beside
 from oar.learner.collect import GradedBatch
 from oar.learner.credit import Credited, StepCredit
 from oar.learner.distributed import ALONE, Ranks
@@ -105,7 +106,7 @@ def learner_on(
         add_adapter(model, cfg.model.lora, cfg.seed)
     if cfg.learner.compute_dtype != "float32":
         shard(model, getattr(torch, cfg.learner.compute_dtype))
-    learner = WatchedLearner(cfg, model, reference, task_of(cfg), engine, engine, ranks)
+    learner = WatchedLearner(cfg, model, task_of(cfg), engine, engine, ranks, Beside(cfg, reference))
     learner.watch = Watch()
     learner.publish()
     return learner

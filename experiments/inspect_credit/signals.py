@@ -75,9 +75,8 @@ def model_signals(
     """What `methods` and the loss make of the completions of training step `step` under the weights of `model`.
 
     Gate, probe and clip are those of `settings`, random draws those of the run: under the weights that drew the completions
-    the run's own method gives what was logged. One that compares all completions of a step is left out, since only some of them
-    were kept: what it gave is logged. One that looks at more than a run keeps is named in `notes`; without these DataError is
-    raised for it, as it is where the model's tokens are not the run's.
+    the run's own method gives what was logged. One that compares all completions of a step, or looks at more than a run keeps,
+    is left out and named in `notes`. Raises DataError where the model's tokens are not the run's, and without notes for the latter.
     """
     for sample in samples:
         if task.decode(sample.completion_ids) != sample.completion:
@@ -91,6 +90,10 @@ def model_signals(
     for name, method in methods.items():
         estimator = build("method.estimator", method.estimator, settings.allow_targets)
         if needs_batch(estimator):
+            if notes is not None:
+                notes.append(
+                    f"{name} is not computed anew: it compares all completions of a step, and a run keeps some."
+                )
             continue
         assigner = credit_assigner(replace(settings, method=method), task, estimator, step - 1)
         try:

@@ -1,7 +1,8 @@
 """The credit of one training step: the configuration's method, called with each forward that the step runs anyway."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from oar.method.importance import (
     needs_batch,
     needs_continuations,
 )
-from oar.method.importance.base import context_of
+from oar.method.importance.base import BY_COMPLETION, context_of
 from oar.method.losses import Surrogate
 from oar.method.probes import make_probe
 from oar.tasks.task import Task
@@ -192,13 +193,7 @@ class StepCredit:
     cfg: TrainConfig
     step: int  # from 0
     clock: Clock
-    teacher: PreTrainedModel | None = None
-    reference: PreTrainedModel | None = None
-    announcement: Sequence[int] = ()
-    step_end_ids: Tensor | None = None
-    process_rewards: Tensor | None = None  # (B, T)
-    reference_logprobs: Tensor | None = None  # (B, T)
-    kl_coefficients: Tensor | None = None  # (B,)
+    known: Mapping[str, Any] = field(default_factory=dict)  # more of `CreditInputs` by name, of all completions
 
     @property
     def needs_batch(self) -> bool:
@@ -235,13 +230,7 @@ class StepCredit:
             values=None if self.graded.values is None else self.graded.values[rows],
             step=self.step,
             temperature=self.cfg.rollout.temperature,
-            teacher=self.teacher,
-            reference=self.reference,
             old_logprobs=old_logprobs,
             correct=self.graded.correct[rows],
-            announcement=self.announcement,
-            step_end_ids=self.step_end_ids,
-            process_rewards=None if self.process_rewards is None else self.process_rewards[rows],
-            reference_logprobs=None if self.reference_logprobs is None else self.reference_logprobs[rows],
-            kl_coefficients=None if self.kl_coefficients is None else self.kl_coefficients[rows],
+            **{name: value[rows] if name in BY_COMPLETION else value for name, value in self.known.items()},
         )

@@ -18,6 +18,7 @@ from oar.config import TrainConfig
 from oar.config.evaluation import Sampling
 from oar.evaluation.draw import TokenSource, draw
 from oar.evaluation.evaluate import MEAN, EvaluationResult, concatenate, evaluate
+from oar.learner.beside import Beside
 from oar.learner.checkpoint import (
     CHECKPOINTS,
     OPTIMIZER_FOLDER,
@@ -28,19 +29,15 @@ from oar.learner.checkpoint import (
     save_checkpoint,
 )
 from oar.learner.collect import GradedGroup, grade_groups
-from oar.learner.credit import Method
 from oar.learner.distributed import Ranks, joined
-from oar.learner.kl_by_class import AdaptedKl
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Recovery, Steady
-from oar.learner.reward_model import RewardModel
 from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
-from oar.learner.teacher import TEACHER_FOLDER, load_beside
 from oar.method.forward.logprobs import score_completions
-from oar.model.load import load_policy, load_tokenizer, load_trained
+from oar.model.load import load_tokenizer, load_trained
 from oar.rollout.access import engine_token
 from oar.rollout.client.servers import engine_at
 from oar.rollout.release import refuse_other_release
@@ -102,7 +99,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                     {"identity": cfg.identity(), "accuracy": curve.get(CURVE)},
                     keep=cfg.learner.keep_checkpoints,
                     ranks=ranks,
-                    beside=learner.save_beside,
+                    beside=learner.beside.save,
                 )
                 if tracker is not None and cfg.tracking.checkpoints:
                     tracker.log_checkpoint(learner.step, checkpoint_of(folder / CHECKPOINTS, learner.step))
@@ -152,24 +149,13 @@ def make_learner(
     tokenizer = load_tokenizer(checkpoint or start_model)
     if ranks.count > 1 or cfg.learner.compute_dtype != "float32":
         shard(model, getattr(torch, cfg.learner.compute_dtype))
-    # The reference is the model before training, also in a run that goes on from a checkpoint.
-    method, dtype = Method.built(cfg), cfg.learner.compute_dtype
-    asked = cfg.learner.kl_coef > 0 or method.needs_reference or cfg.method.teacher.kind == "start"
-    reference = load_policy(start_model, dtype) if asked else None
-    teacher = None
-    if cfg.method.teacher.follows:
-        teacher = load_beside(start_model, None if checkpoint is None else checkpoint / TEACHER_FOLDER, dtype)
+    beside = Beside.loaded(cfg, start_model, checkpoint)
     token = engine_token(cfg.rollout.token_file)
     client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
     engine_dtype = getattr(torch, cfg.model.dtype)
     sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder, engine_dtype)
     task = Task.named(tokenizer, cfg.model.marker, cfg.template)
-    learner = Learner(cfg, model, reference, task, client, sync, ranks, teacher)
-    if method.learned is not None:
-        assert reference is not None  # it is asked for
-        learner.reward_model = RewardModel.loaded(method.learned, cfg.learner, start_model, checkpoint, reference)
-    if method.kl_by_class is not None:
-        learner.adapted_kl = AdaptedKl(method.kl_by_class, checkpoint)
+    learner = Learner(cfg, model, task, client, sync, ranks, beside)
     if checkpoint is not None:
         load_optimizer(checkpoint / OPTIMIZER_FOLDER, model, learner.optimizer)
         learner.step = checkpoint_step(checkpoint)

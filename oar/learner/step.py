@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,16 +16,14 @@ from transformers import PreTrainedModel
 from oar.common.clock import Clock
 from oar.common.errors import DataError
 from oar.config import TrainConfig, build
+from oar.learner.beside import Beside
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
 from oar.learner.credit import Credited, Method, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
-from oar.learner.kl_by_class import AdaptedKl
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
-from oar.learner.reward_model import RewardModel
 from oar.learner.rollouts import GroupSampler, GroupStream
 from oar.learner.sharding import gathered, recomputed_layers
-from oar.learner.teacher import TEACHER_FOLDER, follow, save_beside
 from oar.learner.transfer import push
 from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer
 from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty
@@ -61,18 +58,13 @@ class Learner:
         self,
         cfg: TrainConfig,
         model: PreTrainedModel,
-        reference: PreTrainedModel | None,
         task: Task,
         client: Engine,
         sync: WeightSync,
         ranks: Ranks = ALONE,
-        teacher: PreTrainedModel | None = None,
+        beside: Beside | None = None,
     ) -> None:
-        """`reference`: the starting model, where one is asked for; `teacher`: one that follows the policy."""
-        self.cfg, self.model, self.reference = cfg, model, reference
-        self.reward_model: RewardModel | None = None
-        self.adapted_kl: AdaptedKl | None = None
-        self.teacher = reference if cfg.method.teacher.kind == "start" else teacher
+        self.cfg, self.model, self.beside = cfg, model, beside or Beside(cfg)
         self.method = Method.built(cfg)
         self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
         self.step = 0
@@ -98,40 +90,17 @@ class Learner:
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
                 # With one update the weights that score are those that are updated: its own forward scores and credits too.
-                idle = ~data.contributing(self.kl_reference)  # the update runs no forward for these
+                idle = ~data.contributing(self.beside.kl_reference)  # the update runs no forward for these
                 scored = self.score(data, credit, torch.ones_like(idle) if credit.comes_first else idle)
             with clock("update"):
                 update, credited = self.update(data, credit, scored, graded.weight_version)
-                if self.reward_model is not None:
-                    update |= self.reward_model.learn(graded.batch, graded.correct)
-                if self.adapted_kl is not None and credit.reference_logprobs is not None:
-                    update |= self.adapted_kl.learn(graded, credited.old_logprobs, credit.reference_logprobs)
+                update |= self.beside.learn(graded, credited.old_logprobs)
         self.step += 1
-        if self.follower is not None:
-            follow(self.follower, self.model, self.cfg.method.teacher, self.step)
+        self.beside.follow(self.model, self.step)
         with clock("sync"):
             steady(self.publish)
         metrics = batch_metrics(graded, advantages, credited, cfg.num_generations) | drawn.metrics | update
         return StepReport(metrics, clock.seconds(), graded, advantages, credited)
-
-    @property
-    def kl_reference(self) -> PreTrainedModel | None:
-        """The reference of the objective's KL term, where it has one."""
-        return self.reference if self.cfg.learner.kl_coef > 0 else None
-
-    @property
-    def follower(self) -> PreTrainedModel | None:
-        """The teacher where it follows the policy."""
-        return self.teacher if self.cfg.method.teacher.follows else None
-
-    def save_beside(self, checkpoint: Path) -> None:
-        """Write what else changes as a run goes on: models beside the policy, coefficients. Raises OSError, SafetensorError."""
-        if self.follower is not None:
-            save_beside(self.follower, checkpoint / TEACHER_FOLDER)
-        if self.reward_model is not None:
-            self.reward_model.save(checkpoint)
-        if self.adapted_kl is not None:
-            self.adapted_kl.save(checkpoint)
 
     def fits(self, problem: Problem) -> bool:
         """Whether its prompt leaves room for a whole completion: the engine refuses one that does not.
@@ -171,14 +140,13 @@ class Learner:
 
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
-        process_rewards = reference_logprobs = kl_coefficients = None
-        if self.reward_model is not None:
-            with clock("scoring"):
-                process_rewards = self.reward_model.rewards(graded.batch)
-        if self.adapted_kl is not None:
-            with clock("scoring"):
-                reference_logprobs = self.reference_logprobs(graded)
-            kl_coefficients = self.adapted_kl.coefficients(graded)
+        with clock("scoring"):
+            known = self.beside.look(graded)
+        known = {
+            **known,
+            "announcement": self.task.encode_marker(self.cfg.probe.conclude),
+            "step_end_ids": self.step_end_ids,
+        }
         return StepCredit(
             credit_assigner(self.cfg, self.task, self.method.signal, self.step),
             self.method.auxiliary,
@@ -189,25 +157,8 @@ class Learner:
             self.cfg,
             self.step,
             clock,
-            self.teacher,
-            self.reference,
-            self.task.encode_marker(self.cfg.probe.conclude),
-            self.step_end_ids,
-            process_rewards,
-            reference_logprobs,
-            kl_coefficients,
+            known,
         )
-
-    @torch.no_grad()
-    def reference_logprobs(self, graded: GradedBatch) -> Tensor:
-        """(B, T) of all completions by the starting model, which there must be."""
-        assert self.reference is not None
-        batch, found = graded.batch, torch.zeros_like(graded.batch.sampler_logprobs)
-        everything = torch.arange(len(batch), device=found.device)
-        for rows in batch.micro_batches(everything, self.cfg.learner.micro_batch_tokens):
-            scored = score_completions(self.reference, batch.rows(rows), temperature=self.cfg.rollout.temperature)
-            found[rows] = scored.logprobs
-        return found
 
     @torch.no_grad()
     def score(self, data: LossBatch, credit: StepCredit, which: Tensor) -> list[Credited]:
@@ -253,7 +204,7 @@ class Learner:
             with gathered(self.model):
                 report, found = accumulate_gradient(
                     self.model,
-                    self.kl_reference,
+                    self.beside.kl_reference,
                     data,
                     index.to(self.model.device),
                     cfg,

@@ -34,7 +34,7 @@ def settings(*overrides: str) -> TrainConfig:
 
 def kept(folder: Path, cfg: TrainConfig, *texts: str) -> list[Sample]:
     """What a run in `folder` keeps of a training step whose completions these are."""
-    learner = Learner(cfg, model(), None, task(), None, None)  # type: ignore[arg-type]  # needs no engine for this
+    learner = Learner(cfg, model(), task(), None, None)  # type: ignore[arg-type]  # needs no engine for this
     learner.step = UPDATES
     graded = grade_rollouts([PROBLEM], [[rollout(text) for text in texts]], task(), torch.device("cpu"))
     data = LossBatch.of(graded.batch, group_advantages(graded.rewards, len(texts)))

@@ -82,7 +82,7 @@ def learnt_weights(*overrides: str) -> tuple[torch.Tensor, torch.Tensor]:
     # As many tokens at a time as the trainer below: two rows, padded.
     sizes = ["learner.batch_size=8", "learner.num_generations=4", f"learner.micro_batch_tokens={2 * longest}"]
     cfg = validated(composed(f"seed={SEED}", *sizes, *overrides), TrainConfig)
-    learner = Learner(cfg, policy(), None, task(), None, None)  # type: ignore[arg-type]  # needs no engine for this
+    learner = Learner(cfg, policy(), task(), None, None)  # type: ignore[arg-type]  # needs no engine for this
     learner.step = STEP
     rollouts = [
         [

@@ -194,7 +194,7 @@ def train(
         curve.append(learner.training_step().metrics)
         if save_to is not None:
             held = learner.model, learner.task.tokenizer, learner.optimizer, {"identity": learner.cfg.identity()}
-            save_checkpoint(save_to, learner.step, *held, keep=STEPS, ranks=ranks, beside=learner.save_beside)
+            save_checkpoint(save_to, learner.step, *held, keep=STEPS, ranks=ranks, beside=learner.beside.save)
     return curve, learner.sync.weights if ranks.first else {}
 
 

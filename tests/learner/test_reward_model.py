@@ -9,7 +9,7 @@ import torch
 from oar.common.errors import ConfigError
 from oar.learner.credit import Method
 from oar.learner.distributed import ALONE
-from oar.learner.reward_model import RewardModel
+from oar.learner.beside.reward_model import RewardModel
 from oar.method.forward.logprobs import score_completions
 from oar.method.importance import ImplicitReward
 from tests.learner.on_ranks import config, learner_of, start_model
@@ -65,8 +65,8 @@ def test_a_run_rewards_before_it_learns(tmp_path: Path) -> None:
     )
     first = learner.training_step()
     assert first.metrics["reward_model/loss"] == pytest.approx(0.6931, abs=1e-4)
-    assert learner.reward_model is not None
-    assert learner.reward_model.rewards(first.graded.batch).abs().max() > 0
+    assert learner.beside.reward_model is not None
+    assert learner.beside.reward_model.rewards(first.graded.batch).abs().max() > 0
     of_wrong, of_right = (first.credited.token_advantages[first.graded.correct == right] for right in (False, True))
     assert of_right.mean() > of_wrong.mean()
 

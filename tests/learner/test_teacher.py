@@ -81,13 +81,12 @@ def test_layers_that_run_again_change_nothing(start: Path) -> None:
 
 def test_who_teaches(start: Path) -> None:
     of_start = learner_of(config("method=rlsd"), start, ALONE)
-    assert of_start.teacher is of_start.reference is not None
-    assert of_start.kl_reference is None  # no KL term is asked for
-    assert of_start.follower is None
+    assert of_start.beside.teacher is of_start.beside.reference is not None
+    assert of_start.beside.kl_reference is None  # no KL term is asked for
     live = learner_of(config("method=sdpg"), start, ALONE)
-    assert live.teacher is None
-    assert live.reference is not None
-    assert learner_of(config("method=grpo"), start, ALONE).reference is None
+    assert live.beside.teacher is None
+    assert live.beside.reference is not None
+    assert learner_of(config("method=grpo"), start, ALONE).beside.reference is None
 
 
 def test_what_cannot_be_is_refused() -> None:

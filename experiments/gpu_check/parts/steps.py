@@ -137,7 +137,7 @@ def _loaded(cfg: TrainConfig, start: Path, checkpoint: Path | None, engine: OwnS
     model = load_trained(cfg.model.lora, start, checkpoint, "float32", cfg.seed)
     if cfg.learner.compute_dtype != "float32":
         shard(model, torch.bfloat16)
-    learner = Learner(cfg, model, None, task_of(cfg), engine, engine, ranks)
+    learner = Learner(cfg, model, task_of(cfg), engine, engine, ranks)
     if checkpoint is not None:
         load_optimizer(checkpoint / OPTIMIZER_FOLDER, model, learner.optimizer)
     return learner

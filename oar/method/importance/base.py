@@ -112,7 +112,7 @@ class CreditInputs:
 
     def rows(self, index: Tensor) -> "CreditInputs":
         """The same for some of the completions (integer positions)."""
-        known = {name: getattr(self, name) for name in _BY_COMPLETION}
+        known = {name: getattr(self, name) for name in BY_COMPLETION}
         marks = {name: mark[index] for name, mark in self.marks.items()}
         seeds = tuple(self.seeds[row] for row in index.tolist())
         return replace(
@@ -125,8 +125,8 @@ class CreditInputs:
         )
 
 
-_BY_COMPLETION = (
-    *("advantages", "groups", "old_logprobs", "correct"),
+BY_COMPLETION = (
+    *("advantages", "groups", "rewards", "values", "old_logprobs", "correct"),
     *("process_rewards", "reference_logprobs", "kl_coefficients"),
 )
 
