@@ -9,7 +9,7 @@ import torch
 from oar.common.errors import ConfigError
 from oar.learner.credit import Method
 from oar.learner.distributed import ALONE
-from oar.learner.beside.reward_model import RewardModel
+from oar.learner.reward_model import RewardModel
 from oar.method.forward.logprobs import score_completions
 from oar.method.importance import ImplicitReward
 from tests.learner.on_ranks import config, learner_of, start_model
