@@ -68,7 +68,8 @@ class StudyConfig(TrainConfig):
 
     def compared(self) -> Iterator[tuple[str, str, list[str]]]:
         """Condition, arm and overrides of all that is run under a seed."""
-        for rate in self.rates or [None]:
+        rates: Sequence[float | None] = self.rates or [None]
+        for rate in rates:
             for condition, changed in self.conditions.items():
                 for arm in self.arms_of.get(condition, self.arms):
                     at_rate = [] if rate is None else [f"learner.lr={rate}"]

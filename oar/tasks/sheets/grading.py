@@ -52,13 +52,13 @@ def marks(
     causal: the digits that the reward counts. error: the first wrong one of these, or, where none is wrong, these. right, or
     with a reward for all of them all_right: the id of the token that would be right in the place of such a digit, 0 elsewhere.
     """
-    words: list[str] = tokenizer.convert_ids_to_tokens(list(completion_ids))
+    words, vocabulary = list(tokenizer.convert_ids_to_tokens(list(completion_ids))), tokenizer.get_vocab()
     places, gold, counted = digit_places(words), _entries(problem.solution), problem.columns[SHEETS]
     keys = [counted["asked"]] if counted["reward"] == ONE else list(gold)
     right = {places[key]: gold[key] for key in keys if key in places}
     wrong = [place for place, digit in sorted(right.items()) if words[place] != digit]
     errors = wrong[:1] or list(right)
-    ids = [tokenizer.convert_tokens_to_ids(right[place]) if place in right else 0 for place in range(len(words))]
+    ids = [vocabulary[right[place]] if place in right else 0 for place in range(len(words))]
     return {
         "causal": [place in right for place in range(len(words))],
         "error": [place in errors for place in range(len(words))],
