@@ -138,7 +138,7 @@ ablation-probe: setup ## What stands for the model's answer; with OUT its page
 signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location
 	@$(call program,signals)
 
-study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics)
+study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics, ceilings)
 	@$(call program,study)
 
 gradient-signal: setup ## How much of a gradient is signal under each weighting, without training
