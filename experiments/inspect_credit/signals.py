@@ -76,8 +76,8 @@ def model_signals(
 
     Gate, probe and clip are those of `settings`, random draws those of the run: under the weights that drew the completions
     the run's own method gives what was logged. One that compares all completions of a step, or looks at more than a run keeps,
-    is left out and named in `notes`. Raises DataError where the model's tokens are not the run's, and, without notes, for a method
-    that looks at more.
+    is left out and named in `notes`. Raises DataError where the model's tokens are not the run's, and without notes for a
+    method that looks at more.
     """
     for sample in samples:
         if task.decode(sample.completion_ids) != sample.completion:

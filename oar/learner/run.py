@@ -88,7 +88,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
             curve = steady(partial(curve_point, learner)) if on_curve else {}
             if tracker is not None:
                 record(learner, tracker, report, curve, time.perf_counter() - evaluating)
-            reached = ranks.agree(has_reached(cfg.evaluation.stop_at, curve))
+            # The first rank alone has the curve.
+            reached = on_curve and ranks.agree(has_reached(cfg.evaluation.stop_at, curve))
             if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps or reached:
                 save_checkpoint(
                     folder / CHECKPOINTS,
