@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     ("arguments", "said"),
     [
         ("method=oarg", "did you mean oar_g?"),
-        ("method=", "method must be one of entropy, grpo, "),
+        ("method=", "method must be one of "),
         ("profile=papr", "profile must be one of embedded, paper, single_gpu, but is 'papr'; did you mean paper?"),
         ("hydra/launcher=jobli", "did you mean joblib?"),
         ("-m method=grpo,oarg", "did you mean oar_g?"),
