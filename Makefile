@@ -9,17 +9,19 @@ BIN := .venv/bin
 # Errors only: pip warns once per package and extra index. Progress is told by the lines of `make setup`.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
 PINS := requirements/$(DEVICE).txt
+$(if $(wildcard $(PINS)),,$(error DEVICE must be cpu or gpu, but is $(DEVICE)))
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model plan check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
+.PHONY: help setup doctor base-model plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
 takes.base-model :=
 takes.plan := METHOD PROFILE STEPS
+takes.fit := GPU
 takes.train := METHOD PROFILE SEED STEPS OUT
 takes.check-signal := METHOD SEED
 takes.train-with-trl := METHOD SEED STEPS OUT
@@ -59,6 +61,7 @@ key.SEEDS := seeds
 key.STEPS := learner.steps
 key.OUT := output_dir
 key.EXPERIMENT := experiment
+key.GPU := gpu
 key.reproduce-table1.STEPS := steps
 key.train-with-trl.METHOD := trl.method
 key.train-with-trl.STEPS := trl.max_steps
@@ -106,6 +109,9 @@ base-model: setup ## Teach the embedded base model (kept by the hash of its conf
 
 plan: setup ## What a run will need and cost, without running it: make plan PROFILE=paper METHOD=oar_g
 	@$(call program,plan)
+
+fit: setup ## The largest micro-batch that a GPU holds: make fit GPU=4090 (or A6000, A100-40, A100-80, H100, H200)
+	@$(call program,fit)
 
 check-signal: setup ## Does a credit signal keep the contract, and what does it find? No engine, seconds
 	@$(call program,check_signal)

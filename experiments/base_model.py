@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 
 from oar.command_line.entry import entry
-from oar.config import ModelConfig, validated
+from oar.config import DataConfig, ModelConfig, validated
 from oar.launch.start_model import model_folder
-from oar.tasks.words.base_model import RECORD
+from oar.tasks.embedded.base_model import RECORD
 
 
 @dataclass
 class BaseModelConfig:
-    """What this entry point needs."""
+    """What this entry point needs; `data` where the model's teaching names something of it."""
 
     model: ModelConfig
+    data: DataConfig
 
 
 @entry
@@ -23,9 +24,9 @@ def main(config: DictConfig) -> None:
     """Print the folder and what the model can do."""
     folder = model_folder(validated(config, BaseModelConfig).model, print)
     record = json.loads((folder / RECORD).read_text())
-    tiers = ", ".join(f"{name} {share:.1%}" for name, share in record["accuracy"].items())
+    sets = ", ".join(f"{name} {share:.1%}" for name, share in record["accuracy"].items())
     print(f"{folder}\ntaught in {record['steps']} steps and {record['seconds']:.0f} s")
-    print(f"temperature 1, tuning split: {tiers}; mean {record['mean_accuracy']:.1%}")
+    print(f"temperature 1, tuning split: {sets}; mean {record['mean_accuracy']:.1%}")
 
 
 if __name__ == "__main__":

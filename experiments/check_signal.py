@@ -34,6 +34,7 @@ from oar.statistics.attribution import recall_at_truth, spearman
 from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.task import Task
 
+GROUP = 4  # completions of each problem for a signal that compares them
 TOLERANCE = 0.05  # of a completion's largest importance: OAR-G, a difference of two forwards, keeps a few digits
 
 
@@ -50,10 +51,10 @@ def main(config: DictConfig) -> None:
     cfg = validated(config, CheckSignalConfig)
     estimator: CreditSignal = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
     torch.set_num_threads(cfg.learner.threads)
-    subject = completions(cfg)
+    subject = completions(cfg, samples=GROUP if needs_batch(estimator) else 1)
     table, broken = Table(box=None, show_header=False, pad_edge=False), []
     for what, holds in CONTRACT.items():
-        problem = complaint(holds, estimator, subject.inputs)
+        problem = complaint(holds, estimator, subject.asked(estimator))
         table.add_row("broken" if problem else "holds", what, problem or "")
         if problem:
             broken.append(what)
@@ -65,15 +66,21 @@ def main(config: DictConfig) -> None:
     sys.exit(1 if broken else 0)
 
 
-def completions(cfg: CheckSignalConfig) -> Subject:
-    """Completions with an answer, graded and scored, and what is known of their tokens."""
+def completions(cfg: CheckSignalConfig, samples: int) -> Subject:
+    """Completions with an answer, `samples` of each problem, graded and scored, and what is known of their tokens."""
     folder = model_folder(cfg.model, print)
     model, task = load_policy(folder, cfg.model.dtype), Task(load_tokenizer(folder), cfg.model.marker)
     sets = load_benchmarks(cfg.benchmark, "tuning", -(-cfg.problems // len(cfg.benchmark.sets)))
     problems = [problem for found in sets.values() for problem in found.problems][: cfg.problems]
     rollout = cfg.rollout
     groups = draw(
-        model, task, problems, temperature=rollout.temperature, max_new_tokens=rollout.max_new_tokens, seed=cfg.seed
+        model,
+        task,
+        problems,
+        samples=samples,
+        temperature=rollout.temperature,
+        max_new_tokens=rollout.max_new_tokens,
+        seed=cfg.seed,
     )
     return examine(model, task, problems, groups, cfg)
 
@@ -121,11 +128,18 @@ def is_seeded(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
 
 
 def is_each_completions_own(estimator: CreditSignal, inputs: CreditInputs) -> str | None:
-    """Neither the other completions of a micro-batch nor padding change it; a signal that compares completions is not asked."""
-    if needs_batch(estimator):
-        return None
+    """Neither the other completions of a micro-batch nor padding change it; their order does not where it compares them."""
     mask = inputs.batch.completion_mask
     together = estimator(inputs) * mask
+    if needs_batch(estimator):
+        backwards = torch.arange(len(mask)).flip(0)
+        other = (estimator(inputs.rows(backwards)) * mask[backwards])[backwards]
+        off = float((other - together).abs().max() / together.abs().max())
+        return (
+            None
+            if off <= TOLERANCE
+            else f"in another order completions have {gives(estimator)} that differ by {off:.0%}"
+        )
     for row in range(len(inputs.batch)):
         alone = (estimator(inputs.rows(torch.tensor([row]))) * mask[row])[0]
         width, largest = len(alone), float(together[row].abs().max())
@@ -143,7 +157,7 @@ def leaves_the_policy_alone(estimator: CreditSignal, inputs: CreditInputs) -> st
         model.zero_grad(set_to_none=True)
         scores = score_completions(model, inputs.batch, temperature=1.0)
         if with_signal:
-            estimator(replace(inputs, scores=scores))
+            estimator(inputs if needs_batch(estimator) else replace(inputs, scores=scores))
         scores.logprobs.sum().backward()
         found = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
         model.zero_grad(set_to_none=True)
@@ -159,14 +173,14 @@ def leaves_the_policy_alone(estimator: CreditSignal, inputs: CreditInputs) -> st
 CONTRACT = {
     "(B, T) in float32 and finite, no importance or weight negative, no importance outside the reasoning": gives_what_it_says,
     "random draws come from the completions' seeds": is_seeded,
-    "what a completion gets depends on no other one and not on padding": is_each_completions_own,
+    "what a completion gets depends on no other one, nor on padding and order": is_each_completions_own,
     "weights and gradient of the policy stay as they are": leaves_the_policy_alone,
 }
 
 
 def what_it_finds(estimator: CreditSignal, subject: Subject) -> dict[str, float]:
     """Means over completions; seconds of the signal over those of the forward that scores."""
-    inputs, masks = subject.inputs, subject.masks
+    inputs, masks = subject.asked(estimator), subject.masks
     seconds, found = timed(lambda: estimator(inputs))
     forward, _ = timed(lambda: score_completions(inputs.model, inputs.batch, temperature=1.0).logprobs)
     signal = by_completion(found.abs(), masks)  # of signed advantages how much a token counts, not which way

@@ -27,13 +27,12 @@ from oar.evaluation.draw import Completion, Source, TextSource, TokenSource
 from oar.evaluation.evaluate import concatenate, evaluate
 from oar.evaluation.pass_at_k import group_by
 from oar.launch.start_model import model_folder
-from oar.launch.supervisor import refuse_without_gpus, server_options
+from oar.launch.supervisor import own_fleet, refuse_without_gpus, server_options
 from oar.model.load import load_tokenizer, weight_files
 from oar.rollout.access import engine_token
 from oar.rollout.client.http import HttpServer
 from oar.rollout.client.openai import OpenAIClient
 from oar.rollout.client.servers import engine_at
-from oar.rollout.server.fleet import VllmFleet
 from oar.tasks.data.sources import load_benchmarks, refuse_unreadable
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.task import Task
@@ -48,6 +47,8 @@ def main(config: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
         if (folder / "evaluation.json").exists():
             raise ConfigError(f"{folder} already holds an evaluation: choose another output_dir.")
+        evaluated = ", ".join(cfg.rollout.urls) or cfg.model.path or cfg.model.name
+        print(f"{evaluated} on {', '.join(cfg.benchmark.sets)}: {cfg.output_dir}", flush=True)
         if not cfg.rollout.urls:
             refuse_without_gpus(cfg)
         model = model_folder(cfg.model, print)
@@ -94,7 +95,7 @@ def connect(
     """What completions are drawn from, and what is known of the model behind it; servers of our own end with `running`."""
     urls, timeout_s = cfg.rollout.urls, cfg.rollout.request_timeout_s
     if not urls:
-        fleet = running.enter_context(VllmFleet(server_options(cfg.rollout, cfg.model, model, folder)))
+        fleet = running.enter_context(own_fleet(server_options(cfg.rollout, cfg.model, model, folder)))
         client = engine_at(fleet.urls, timeout_s, fleet.token)
         known: dict[str, object] = {
             "weights": files_hash(weight_files(model)),

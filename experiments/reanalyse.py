@@ -1,25 +1,37 @@
-"""Committed results judged anew by the statistics of today, without training: intervals, verdicts, and the pages that show them.
+"""Committed results judged anew by the statistics of today, without training: intervals, verdicts, pages and pictures.
 
 What was measured stays as it was, and so does where it came from; `analysis` in provenance.json says what judged it last. Raw
 scores of single problems are committed for Table 1 alone; of other pages the ends of the bootstrap that was drawn from them are.
+Where the table holds all that there is to say, the pictures alone are drawn anew.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from omegaconf import DictConfig
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
 
+from experiments.bench_importance.page import draw_bench
+from experiments.bench_learner.page import draw as draw_bench_learner
+from experiments.fidelity.page import draw_fidelity
+from experiments.gradient_signal import page as gradient_signal
+from experiments.recall import page as recall
+from experiments.signals import pictures as signals
 from experiments.stability.reanalysis import judge_sweep
+from experiments.study.ceilings import STEPS, judge_ceilings
 from experiments.study.page import judge_study
 from experiments.table1.page import judge_table1
+from oar.analysis.reports.signals import Pictures
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError, DataError
 from oar.common.provenance import ROOT, command, git_state
 from oar.config import validated
 
-KINDS = {"table1.csv": judge_table1, "levels.csv": judge_sweep, "scores.csv": judge_study}  # by a file that only it has
+# by a file that only it has
+KINDS = {"table1.csv": judge_table1, "levels.csv": judge_sweep, "scores.csv": judge_study, STEPS: judge_ceilings}
 
 
 @dataclass
@@ -48,11 +60,31 @@ def judge(folder: Path, *, analysis: Mapping[str, object]) -> None:
 
     `analysis`: what judges, for provenance.json. Raises DataError where the folder holds no table whose statistics are known.
     """
-    kind = next((of for name, of in KINDS.items() if (folder / name).is_file()), None)
-    if kind is None:
-        raise DataError(f"{folder} must hold one of {', '.join(KINDS)}, but has none: correct folders.")
-    provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-    kind(folder, provenance | {"analysis": dict(analysis)})
+    name = folder.resolve().name
+    kind = next((of for file, of in KINDS.items() if (folder / file).is_file()), None)
+    if kind is not None:
+        provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+        kind(folder, provenance | {"analysis": dict(analysis)})
+        return
+    drawn, table = pictures().get(name), folder / f"{name}.csv"
+    if drawn is None or not table.is_file():
+        raise DataError(f"{folder} must hold one of {', '.join([*KINDS, *pictures()])}, but has none: correct folders.")
+    for file, draw in drawn.items():
+        draw(pd.read_csv(table), folder / file)
+
+
+def pictures() -> dict[str, Pictures]:
+    """Of results that no statistics of today would change: what draws each picture from the table, by folder."""
+    names = ("fidelity", "gradient_signal", "bench_importance")
+    fidelity, gradient, bench = (OmegaConf.load(ROOT / "conf" / f"{name}.yaml") for name in names)
+    return {
+        "recall": recall.PICTURES,
+        **signals.PICTURES,
+        "fidelity": {"fidelity.png": partial(draw_fidelity, lead=tuple(fidelity.pairs[0]), series=fidelity.series)},
+        "gradient_signal": gradient_signal.pictures(reference=gradient.reference, judged=gradient.judged),
+        "bench_importance": {"bench_importance.png": partial(draw_bench, faithful=bench.faithful)},
+        "bench_learner": {"bench_learner.png": draw_bench_learner},
+    }
 
 
 if __name__ == "__main__":

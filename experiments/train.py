@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from oar.command_line.entry import entry
 from oar.config import TrainConfig, validated
+from oar.runs.naming import named
 
 
 @entry
@@ -23,8 +24,11 @@ def main(config: DictConfig) -> None:
         train_one_of_many(config)
         return
     cfg = validated(config, TrainConfig)
+    cfg = named(cfg, HydraConfig.get().overrides.task, group=cfg.profile)
+    adapter = "" if cfg.model.lora is None else f" with an adapter of rank {cfg.model.lora.r}"
     print(
-        f"{cfg.method.name}, profile {cfg.profile}, seed {cfg.seed}, {cfg.learner.steps} steps: {cfg.output_dir}",
+        f"{cfg.method.name} on {cfg.model.path or cfg.model.name}{adapter}, data {cfg.data.name}, {cfg.learner.steps} steps, "
+        f"seed {cfg.seed}, profile {cfg.profile}: {cfg.output_dir}",
         flush=True,
     )
     from oar.launch.supervisor import train  # takes seconds (torch); a wrong configuration is told at once

@@ -69,7 +69,7 @@ def tiny_model(seed: int) -> Qwen2ForCausalLM:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,  # vLLM on CPU wants heads of a multiple of 32
-        max_position_embeddings=512,
+        max_position_embeddings=1024,
         tie_word_embeddings=False,
         initializer_range=0.15,
         bos_token_id=1,

@@ -1,5 +1,7 @@
 """Tiny random models and batches that many tests share."""
 
+from dataclasses import replace
+
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -61,6 +63,16 @@ def random_batch(seed: int, rows: int = 4, *, longest: int = 12, unanswered: tup
         segments.append(None if row in unanswered else found)
     logprobs = [[-1.0] * len(completion) for completion in completions]
     return collate(prompts, completions, logprobs, segments, pad_id=PAD)
+
+
+def in_contexts(batch: CompletionBatch, *, without: tuple[int, ...] = ()) -> CompletionBatch:
+    """The same completions, each with a privileged prompt of random length, but for rows `without`."""
+    rng = torch.Generator().manual_seed(len(batch))
+    lengths = torch.randint(1, 9, (len(batch),), generator=rng)
+    lengths[list(without)] = 0
+    ids = torch.randint(4, VOCAB, (len(batch), max(1, int(lengths.max()))), generator=rng)
+    ids = ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], PAD)
+    return replace(batch, context_ids=ids, context_lengths=lengths)
 
 
 def credit_inputs(

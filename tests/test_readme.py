@@ -1,11 +1,13 @@
 """What the README says is there and runs."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -33,6 +35,21 @@ def test_links_point_at_files(page: str) -> None:
     file = ROOT / page
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", file.read_text()):
         assert (file.parent / target).exists(), target
+
+
+def test_the_workflow_runs_what_every_change_must_pass() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize("form", ["bug", "result"])
+def test_an_issue_form_asks_for_something(form: str) -> None:
+    asked = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{form}.yml").read_text())
+    assert asked["name"]
+    assert asked["description"]
+    assert any(field.get("validations", {}).get("required") for field in asked["body"])
 
 
 def test_make_targets_exist() -> None:

@@ -1,15 +1,13 @@
 """The page of the benchmark of importance: goals beside what was measured, and the curve a user picks a point on."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from experiments.bench_importance.costs import (
     EMBEDDED,
@@ -17,14 +15,14 @@ from experiments.bench_importance.costs import (
     GRPO,
     OAR_G,
     OAR_GN,
-    ONE_BACKWARD,
     PLAIN,
     SYNTHETIC,
     WINDOW,
     summary,
 )
 from experiments.shared.metric_table import metric_table
-from oar.analysis.reports.figures import STYLE, save_png, style
+from oar.analysis.reports.figures import QUIET, legend_below, picture, series_of, style
+from oar.analysis.reports.methods import Look, family, look, looks_of
 from oar.analysis.reports.page import GOAL_HEADER, Goal, machine, write_csv, write_page
 from oar.analysis.signals.recall import SPEARMAN
 
@@ -48,16 +46,7 @@ GOALS = (
 )
 SPREAD = (SPEARMAN, "update_ratio", "step_ratio", "learner_ratio")  # shown with their interval or quartiles
 BY_LENGTH = [PLAIN, EXACT, OAR_G, OAR_GN, WINDOW, "routes4", "budget16"]  # all lines would hide each other
-FAMILIES: dict[str, Callable[[str], bool]] = {
-    "one backward": lambda method: method in ONE_BACKWARD,
-    "exact": lambda method: method == EXACT,
-    "window": lambda method: method.startswith("window") and "budget" not in method,
-    "routes": lambda method: method.startswith("routes"),
-    "budget": lambda method: method.startswith("budget"),
-    "window, budget": lambda method: method.startswith("window") and "budget" in method,
-    "neither": lambda method: method in (GRPO, "entropy"),
-}
-CURVES = ("window", "routes", "budget")  # families of one parameter
+NUMBERS = {"OAR-P routes": ((0, 7), "center"), "OAR-P window + budget": ((4, -15), "right")}  # where they stand
 
 
 def write_bench(
@@ -76,7 +65,7 @@ def write_bench(
     """
     numbers = summary(table, chosen)
     write_csv(table, folder / f"{NAME}.csv")
-    draw_bench(table, run["faithful"], folder / f"{NAME}.png")
+    draw_bench(table, folder / f"{NAME}.png", faithful=run["faithful"])
     write_page(
         folder / f"{NAME}.md",
         TEMPLATE,
@@ -113,44 +102,49 @@ def memory(table: pd.DataFrame) -> Iterator[str]:
             yield f"{size} {length:g}: {value[size, length, EXACT, metric]:.1f} / {update:.1f}"
 
 
-def draw_bench(table: pd.DataFrame, faithful: float, path: Path) -> None:
-    """Cost against fidelity on the embedded task; then, for each size, the seconds of a completion's credit by its length."""
+def draw_bench(table: pd.DataFrame, path: Path, *, faithful: float) -> None:
+    """Cost against fidelity on the embedded task; below, for each size, the seconds of a completion's credit by its length."""
     synthetic = table[(table["part"] == SYNTHETIC) & (table["metric"] == "credit_s_per_completion")]
-    sizes = list(synthetic["size"].unique())
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.5 + 4.5 * len(sizes), 4.8), layout="constrained")
-        panels = figure.subplots(1, 1 + len(sizes), squeeze=False, width_ratios=[1.3] + [1] * len(sizes))[0]
-        _draw_choice(panels[0], table[table["part"] == EMBEDDED], faithful)
-        for axes, size in zip(panels[1:], sizes, strict=True):
-            of_size = synthetic[synthetic["size"] == size].sort_values("length")
-            for method, rows in of_size[of_size["method"].isin(BY_LENGTH)].groupby("method", sort=False):
-                axes.loglog(rows["length"], rows["value"], label=method, **style(str(method), BY_LENGTH))
-            lengths = sorted(synthetic["length"].unique())
-            axes.set_xticks(lengths, [f"{length:g}" for length in lengths], minor=False)
-            axes.set_xticks([], minor=True)
-            axes.set_title(size, loc="left", fontsize=10)
-            axes.set_xlabel("completion length (tokens)")
-        if sizes:
-            panels[1].set_ylabel("seconds of credit per completion")
-            panels[-1].legend(frameon=False, fontsize=8)
-        save_png(figure, path)
+    sizes, shown = list(synthetic["size"].unique()), looks_of(BY_LENGTH)
+    with picture(path, 8.6 if sizes else 4.6) as figure:
+        choice, *below = figure.subfigures(
+            1 + bool(sizes), 1, height_ratios=[1.1, 1][: 1 + bool(sizes)], squeeze=False
+        ).flat
+        _draw_choice(choice.subplots(), table[table["part"] == EMBEDDED], faithful)
+        for row in below:
+            grid = row.subplots(1, len(sizes), squeeze=False)[0]
+            for axes, size in zip(grid, sizes, strict=True):
+                of_size = synthetic[synthetic["size"] == size].sort_values("length")
+                for method, one in shown.items():
+                    line = of_size[of_size["method"] == method]
+                    axes.loglog(line["length"], line["value"], label=one.label, **style(one))
+                lengths = sorted(synthetic["length"].unique())
+                axes.set_xticks(lengths, [f"{length:g}" for length in lengths], minor=False)
+                axes.set_xticks([], minor=True)
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.set_title(f"made-up model: {size}")
+                axes.set_xlabel("completion length (tokens)")
+            grid[0].set_ylabel("seconds of credit per completion")
+            legend_below(row, series_of(grid, shown))
 
 
 def _draw_choice(axes: Axes, rows: pd.DataFrame, faithful: float) -> None:
-    axes.set_title("embedded task: pick a point", loc="left", fontsize=10)
+    axes.set_title("embedded task: pick a point; a number is the window, the routes or the budget")
     axes.set_xlabel("seconds of the update with credit / GRPO's")
     axes.set_ylabel("rank correlation with exact OAR-P")
     if not len(rows):
         return
     wide = rows.pivot(index="method", columns="metric", values="value").sort_values("update_ratio")
-    for name, family in FAMILIES.items():
-        some = wide[[family(str(method)) for method in wide.index]]
-        if len(some):
-            look = style(name, list(FAMILIES)) | {"linestyle": "--" if name in CURVES else "", "linewidth": 0.8}
-            errors = [some[SPEARMAN] - some[f"{SPEARMAN}_low"], some[f"{SPEARMAN}_high"] - some[SPEARMAN]]
-            axes.errorbar(some["update_ratio"], some[SPEARMAN], yerr=errors, label=name, **look)
-    for method, ratio, agreement in zip(wide.index, wide["update_ratio"], wide[SPEARMAN], strict=True):
-        said = ", ".join(re.findall(r"\d+", str(method))) or str(method)  # the legend names what the numbers are
-        axes.annotate(said, (ratio, agreement), xytext=(4, -10), textcoords="offset points", fontsize=8)
-    axes.axhline(faithful, color="#555555", linewidth=0.8, linestyle=":")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    families: dict[Look, list[str]] = {}
+    for method in wide.index:
+        families.setdefault(family(str(method)), []).append(method)
+    for one, methods in families.items():
+        some = wide.loc[methods]
+        errors = [some[SPEARMAN] - some[f"{SPEARMAN}_low"], some[f"{SPEARMAN}_high"] - some[SPEARMAN]]
+        axes.errorbar(some["update_ratio"], some[SPEARMAN], yerr=errors, label=one.label, linewidth=0.9, **style(one))
+        for method, ratio, agreement in zip(methods, some["update_ratio"], some[SPEARMAN], strict=True):
+            place, side = NUMBERS.get(one.label, ((5, -14), "left"))  # lines run close together
+            numbers = ", ".join(re.findall(r"\d+", look(method).label))
+            axes.annotate(numbers, (ratio, agreement), place, textcoords="offset points", ha=side, color=one.colour)
+    axes.axhline(faithful, color=QUIET, linewidth=0.8, linestyle=":")
+    axes.legend(loc="lower right", ncols=2)

@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from experiments.shared.metric_table import metric_table
-from oar.analysis.reports.figures import STYLE, save_png, style
+from oar.analysis.reports.figures import legend_below, panels, picture, series_of, style
+from oar.analysis.reports.methods import numbered
 from oar.analysis.reports.page import GOAL_HEADER, Goal, machine, write_csv, write_page
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
@@ -105,21 +104,21 @@ def write_bench_learner(
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
-    """Seconds above, peaks below, by completion length; a column for each size and batch."""
-    columns, sides = list(dict.fromkeys(zip(table["size"], table["batch"], strict=True))), list(table["side"].unique())
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1.5 + 3.2 * len(columns), 6.4), layout="constrained")
-        panels = figure.subplots(2, len(columns), squeeze=False, sharex="col")
-        for (size, batch), axes in zip(columns, panels.T, strict=True):
-            axes[0].set_title(f"{size}, {batch}", loc="left", fontsize=10)
-            axes[1].set_xlabel("completion length (tokens)")
-            for panel, metric in zip(axes, (SECONDS, PEAK), strict=True):
-                rows = table[(table["size"] == size) & (table["batch"] == batch) & (table["metric"] == metric)]
-                for side in sides:
-                    line = rows[rows["side"] == side].sort_values("length")
-                    panel.plot(line["length"], line["value"], label=side, **style(side, ["", *sides]))
-                panel.set_ylim(bottom=0)
-        panels[0, 0].set_ylabel("seconds per step")
-        panels[1, 0].set_ylabel("peak memory (MiB)")
-        panels[0, -1].legend(frameon=False, fontsize=8)
-        save_png(figure, path)
+    """Seconds and peaks by completion length: a row for each size and metric, a column for each batch."""
+    sides, batches = numbered(list(table["side"].unique())), list(table["batch"].unique())
+    titles = {SECONDS: "seconds per step", PEAK: "peak memory (MiB)"}
+    measured = [(size, metric, batch) for size in table["size"].unique() for metric in titles for batch in batches]
+    named = [f"{size}, {batch}: {titles[metric]}" for size, metric, batch in measured]
+    with picture(path, 1.0 + 2.4 * len(measured) / len(batches)) as figure:
+        grid = panels(figure, named, len(batches), sharex="col", sharey="row")
+        for axes, (size, metric, batch) in zip(grid, measured, strict=True):
+            rows = table[(table["size"] == size) & (table["batch"] == batch) & (table["metric"] == metric)]
+            for side, look in sides.items():
+                line = rows[rows["side"] == side].sort_values("length")
+                axes.plot(line["length"], line["value"], label=look.label, **style(look))
+            axes.set_xticks(sorted(rows["length"].unique()))
+        for axes in grid:
+            axes.set_ylim(bottom=0)
+        for axes in grid[-len(batches) :]:
+            axes.set_xlabel("completion length (tokens)")
+        legend_below(figure, series_of(grid, sides))

@@ -16,7 +16,7 @@ from oar.common.files import write_text_atomic
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
 from oar.config.checks import AtLeast, one_of
-from oar.runs.tracking import quiet_wandb
+from oar.runs.wandb_logger import quiet_wandb
 
 PAGE, SCRIPT = "dashboard.html", "plotly.min.js"
 

@@ -14,12 +14,22 @@ from plotly.subplots import make_subplots
 from experiments.dashboard.lines import METHOD, Line
 from experiments.dashboard.logged import Logged
 from experiments.dashboard.panels import TOTAL, Panel
-from oar.analysis.reports.methods import BASE
+from oar.analysis.reports.methods import BASE, MARKERS
+from oar.analysis.reports.methods import METHOD as OWN
 
 SMOOTHING = 9  # training steps of the running mean: one batch is noisy
 COLUMNS, ROW_PIXELS = 2, 300
-SYMBOLS = ("square", "circle", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")  # as in MARKERS
-DASHES = ("solid", "dash", "dot", "dashdot")
+# plotly's names of MARKERS
+SYMBOLS = dict(
+    zip(
+        MARKERS,
+        (
+            *("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star"),
+            *("pentagon", "hexagon", "diamond-tall", "octagon", "hexagon2"),
+        ),
+        strict=True,
+    )
+)
 AXES = {"step": "training step", "time": "minutes of training steps"}
 
 
@@ -71,7 +81,8 @@ def _traces(metric: str, line: Line, runs: Sequence[Logged], axis: str, points: 
         mean = pd.Series(mean.iloc[0], index=[0, own[0].last_step])
     else:
         mean = averages(smoothed(mean, SMOOTHING), points)
-    marker = {"symbol": SYMBOLS[line.look % len(SYMBOLS)], "maxdisplayed": 8}
+    symbol = SYMBOLS[line.look.marker] + ("" if line.look.kind == OWN else "-open")
+    marker = {"symbol": symbol, "maxdisplayed": 8}
     yield _trace(line, line.name, mean, own, axis, mode="lines+markers", marker=marker)
 
 
@@ -86,8 +97,8 @@ def _trace(
         name=html.escape(name),
         legendgroup=html.escape(line.name),
         mode=mode,
-        line_color=line.colour,
-        line_dash=DASHES[line.dash % len(DASHES)],
+        line_color=line.look.colour,
+        line_dash="solid" if line.look.kind == OWN else "dash",
         hovertemplate="%{y:.4g}",
         **style,
     )

@@ -2,47 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 from experiments.shared.settings import flatten
-from oar.analysis.reports.figures import COLOURS
-from oar.analysis.reports.methods import BASE, GRPO, LABELS, label, method_order
+from oar.analysis.reports.methods import BASE, Look, label, look, method_order, numbered
+from oar.runs.naming import SILENT
 
 METHOD = "method.name"
-# Settings that do not change what a step computes: runs that differ in nothing else are of one line. A dot: all below it.
-SILENT = tuple(
-    """
-    seed output_dir resume tracking. evaluation. benchmark. sync. method. data.allow_contaminated allow_targets
-    learner.steps learner.checkpoint_every learner.keep_checkpoints learner.ranks learner.rank_timeout_s
-    learner.activation_checkpointing rollout.url rollout.host rollout.port rollout.token_file rollout.servers
-    rollout.tensor_parallel rollout.startup_timeout_s rollout.request_timeout_s rollout.restart rollout.max_restarts
-    """.split()
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """Runs that differ in nothing but their seed: one thick line.
 
-    values: of the keys that tell the lines apart, METHOD first; runs: their places. look: which of the colours of
-    oar/analysis/reports/figures.py and of the markers; the same for a method on every page.
+    values: of the keys that tell the lines apart, METHOD first; runs: their places; look: the same for a method on every page.
     """
 
     name: str
     values: Mapping[str, Any]
     runs: Sequence[int]
-    look: int
-
-    @property
-    def colour(self) -> str:
-        """Okabe and Ito's, then from the first on again."""
-        return COLOURS[self.look % len(COLOURS)]
-
-    @property
-    def dash(self) -> int:
-        """How often the colours have been used up before: a line of another dash."""
-        return self.look // len(COLOURS)
+    look: Look
 
 
 def lines_of(configs: Sequence[Mapping[str, Any]]) -> list[Line]:
@@ -60,10 +39,11 @@ def lines_of(configs: Sequence[Mapping[str, Any]]) -> list[Line]:
     ordered = sorted(
         groups.items(), key=lambda item: (method_order(item[0][0]), [_natural(one) for one in item[0][1:]])
     )
-    looks = _looks([group[0] if not any(one is not None for one in group[1:]) else None for group, _ in ordered])
+    names = [_name(group, keys) for group, _ in ordered]
+    in_settings = numbered([name for name, (group, _) in zip(names, ordered, strict=True) if name != label(group[0])])
     return [
-        Line(_name(group, keys), dict(zip((METHOD, *keys), group, strict=True)), runs, look)
-        for (group, runs), look in zip(ordered, looks, strict=True)
+        Line(name, dict(zip((METHOD, *keys), group, strict=True)), runs, in_settings.get(name) or look(group[0]))
+        for name, (group, runs) in zip(names, ordered, strict=True)
     ]
 
 
@@ -83,7 +63,7 @@ def _distinguishing_keys(methods: Sequence[str], flat: Sequence[Mapping[str, Any
 
 def _differing(flat: Sequence[Mapping[str, Any]], *, own: bool = False) -> list[str]:
     """Keys that all of them have and that change what a step computes, without one value; `own`: of the method as well."""
-    silent = tuple(key for key in SILENT if not (own and key == "method."))
+    silent = SILENT if own else (*SILENT, "method.")
     shared = set.intersection(*(set(config) for config in flat)) if flat else set()
     keys = [key for key in flat[0] if key in shared and not key.startswith(silent)] if flat else []
     return [key for key in keys if len({repr(config[key]) for config in flat}) > 1]
@@ -104,11 +84,3 @@ def _natural(value: Any) -> tuple[int, float, str]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return (1, 0.0, str(value))
     return (0, float(value), "")
-
-
-def _looks(methods: Sequence[str | None]) -> list[int]:
-    """The places of Table 1 for its methods; what has none (None: a method in several settings) comes behind them."""
-    order = list(LABELS)
-    taken = {order.index(method) for method in methods if method in order}
-    free = count(len(order) if taken else order.index(GRPO))
-    return [order.index(method) if method in order else next(free) for method in methods]

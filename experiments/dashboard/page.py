@@ -15,7 +15,7 @@ from plotly import graph_objects as go
 from experiments.dashboard.figures import curves_figure, stages_figure
 from experiments.dashboard.lines import Line, lines_of, other_differences
 from experiments.dashboard.logged import Logged
-from experiments.dashboard.panels import SAMPLES, Section, metrics_of, sections_of
+from experiments.dashboard.panels import SAMPLES, Panel, Section, metrics_of, sections_of
 from experiments.dashboard.samples import last_samples
 from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
 from oar.analysis.reports.page import rendered
@@ -72,7 +72,7 @@ def _view(
             medians = stage_medians(runs, lines, metrics)
             figures.append(stages_figure(medians))
             tables["Seconds of a training step by stage, median over steps and seeds"] = stage_table(medians, lines)
-    curves = [panel for panel in section.panels if panel.kind == "curve"]
+    curves, zero = _told_apart([panel for panel in section.panels if panel.kind == "curve"], runs)
     if curves:
         figures.append(curves_figure(curves, lines, runs, axis=axis, points=points))
     name, how = section.name.replace(" ", "-"), {"full_html": False, "include_plotlyjs": False}
@@ -80,5 +80,16 @@ def _view(
         "name": section.name,
         "figures": [figure.to_html(**how, div_id=f"{name}-{at}") for at, figure in enumerate(figures)],
         "tables": tables,
+        "zero": zero,
         "samples": any(panel.kind == "samples" for panel in section.panels),
     }
+
+
+def _told_apart(panels: Sequence[Panel], runs: Sequence[Logged]) -> tuple[list[Panel], list[Panel]]:
+    """The panels to draw, and those whose metric is 0 at every step of every run."""
+    zero = [
+        panel
+        for panel in panels
+        if not any((run.metrics[panel.metric] != 0).any() for run in runs if panel.metric in run.metrics)
+    ]
+    return [panel for panel in panels if panel not in zero], zero

@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import wandb
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
+from wandb.sdk import wandb_setup
 from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 from wandb_workspaces.expr import Config, Metric, Summary
 
@@ -21,6 +24,7 @@ from experiments.dashboard.panels import TOTAL, Panel, Section, metrics_of, sect
 from oar.common.errors import ConfigError, OarError
 
 STEP = "step"  # the x axis that the tracker gives every metric: W&B's own counter cannot go back
+REACH_S = 10.0  # seconds that the server has to answer
 RUNSET = "Methods"
 COLUMNS = 3  # panels side by side in the workspace
 GRID = 24  # width of a report's grid of panels
@@ -113,7 +117,7 @@ def save_workspace(project: Project, title: str, url: str | None) -> str:
         view.runset_settings = ws.RunsetSettings(
             filters=project.filters,
             groupby=[Config(key) for key in project.keys],
-            group_colors={ws.GroupPath(*_values(line)): line.colour for line in project.lines},
+            group_colors={ws.GroupPath(*_values(line)): line.look.colour for line in project.lines},
         )
         view.save()
     return str(view.url)
@@ -163,14 +167,23 @@ def panels_of(panel: Panel, logged: frozenset[str]) -> list[Any]:
 
 
 def sign_in() -> None:
-    """Raises ConfigError without a key, or where W&B does not accept it, be it because it is away."""
+    """Raises ConfigError where W&B cannot be reached, without a key, and where W&B does not accept it."""
+    url = str(wandb_setup.singleton().settings.base_url)
+    try:
+        # First of all: a client that has lost its server may not end for ten minutes, at the end of the program.
+        urlopen(url, timeout=REACH_S).close()
+    except HTTPError:
+        pass  # it answers
+    except OSError as error:
+        raise ConfigError(
+            f"W&B must answer at {url}, but does not ({error}): see that the server can be reached (WANDB_BASE_URL)."
+        ) from error
     with explained("sign in"):
         try:
             has_key = wandb.login(prompt=False)  # says whether there is a key, and never asks for an account
         except wandb.errors.AuthenticationError as error:
             raise ConfigError(
-                f"W&B must accept the API key, but does not ({_sentence(error)}): mend WANDB_API_KEY, run `wandb login`, or see "
-                "that the server can be reached (WANDB_BASE_URL)."
+                f"W&B must accept the API key, but does not ({_sentence(error)}): mend WANDB_API_KEY or run `wandb login`."
             ) from error
     if not has_key:
         raise ConfigError(
@@ -215,7 +228,7 @@ def _blocks(project: Project, section: Section) -> list[Any]:
             tuple(
                 wr.RunsetGroupKey(wr.Config(key), value) for key, value in zip(project.keys, _values(line), strict=True)
             ),
-        ): line.colour
+        ): line.look.colour
         for line in project.lines
     }
     return [wr.H2(section.name), wr.PanelGrid(runsets=[runset], panels=made, custom_run_colors=colours)]

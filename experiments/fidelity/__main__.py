@@ -49,9 +49,9 @@ from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, GradientImportance, ImportanceEstimator
 from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.tasks.data.sources import load_benchmark
+from oar.tasks.embedded.teaching import build_model
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
-from oar.tasks.words.teaching import build_model
 
 TAUGHT, RANDOM = "taught", "random"
 # What decides a condition's measurements, beside its own settings.

@@ -5,13 +5,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, dots, save_png
+from oar.analysis.reports.figures import dots, legend_below, picture, series_of, style
+from oar.analysis.reports.methods import LOOKS, family, look, looks_of
 from oar.analysis.reports.page import write_csv, write_page
 from oar.analysis.signals.agreement import AGREEMENT, BACKWARD, FORWARD
 from oar.analysis.signals.recall import ALL, SPEARMAN
@@ -77,49 +76,48 @@ def write_fidelity(
 
 
 def draw_fidelity(table: pd.DataFrame, path: Path, *, lead: tuple[str, str], series: Series) -> None:
-    """Left: cost against Spearman under the first condition. Right: the two signals of `lead` under every condition."""
+    """Above: cost against Spearman under the first condition. Below: the two signals of `lead` under every condition."""
     conditions = list(table["condition"].unique())
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(12.5, max(5.4, 2.2 + 0.36 * len(conditions))), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        _draw_costs(left, table[table["condition"] == conditions[0]], lead, series)
-        left.set_title(f"cost and fidelity, condition {conditions[0]}", loc="left")
+    with picture(path, 6.8 + 0.36 * len(conditions)) as figure:
+        heights = (4.6, 2.2 + 0.36 * len(conditions))
+        upper, lower = figure.subfigures(2, 1, height_ratios=heights, squeeze=False).flat
+        above, below = upper.subplots(), lower.subplots()
+        _draw_costs(above, table[table["condition"] == conditions[0]], lead, series)
+        above.set_title(f"cost and fidelity, condition {conditions[0]}")
+        legend_below(upper, dict(zip(*reversed(above.get_legend_handles_labels()), strict=True)))
         shown = (table["split"] == ALL) & (table["metric"] == SPEARMAN) & table["signal"].isin(lead)
         rows = table[shown].assign(line=table["condition"], series=table["signal"])
-        dots(right, rows, lines=conditions, series=["", *lead], beside=0.0)
-        right.set_xlabel("Spearman with exact OAR-P, 95 % interval over problems")
-        right.set_title("one backward, by condition", loc="left")
-        for axes in (left, right):
-            named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13), "ncols": 4}
-            axes.legend(named.values(), named.keys(), frameon=False, **place)
-        save_png(figure, path)
+        dots(below, rows, lines=conditions, looks=looks_of(lead), beside=0.0)
+        below.set_xlabel("Spearman with exact OAR-P, 95 % interval over problems")
+        below.set_title("one backward, by condition")
+        legend_below(lower, series_of([below], looks_of(lead)))
 
 
 def _draw_costs(axes: Axes, rows: pd.DataFrame, lead: tuple[str, str], series: Series) -> None:
     wide = rows[rows["split"] == ALL].pivot(index="signal", columns="metric", values="value").dropna(subset=[FORWARD])
     tokens = wide[FORWARD] + wide[BACKWARD]
     points = pd.DataFrame({"tokens": tokens, "agreement": wide[SPEARMAN]})[tokens > 0].dropna()
+    for index, line in enumerate(series.values()):
+        known = {text: points.loc[signal] for text, signal in line.items() if signal in points.index}
+        one = family(list(line.values())[-2])  # its ends may be other signals
+        x, y = zip(*known.values(), strict=True)
+        axes.plot(x, y, label=one.label, **style(one))
+        for text, point in known.items():  # lines lie close together: their numbers stand above and below in turn
+            offset = (0, 6 if index % 2 == 0 else -14)
+            axes.annotate(text, tuple(point), offset, textcoords="offset points", ha="center", color=one.colour)
     on_lines = {signal for line in series.values() for signal in line.values()} - set(lead)
     # Signals of equal ranks and cost share a point.
-    together = (
-        points[~points.index.isin(on_lines)].round({"tokens": 0, "agreement": 3}).groupby(["tokens", "agreement"])
-    )
-    alone = {", ".join(same): same[0] for _, same in together.groups.items()}
-    cheapest = points["tokens"].min() + 1
-    for index, (name, line) in enumerate({**series, "gradients": alone}.items()):
-        look: dict[str, Any] = {"color": COLOURS[index + 1], "marker": MARKERS[index + 1], "markersize": 5}
-        known = {text: points.loc[signal] for text, signal in line.items() if signal in points.index}
-        x, y = zip(*known.values(), strict=True)
-        axes.plot(x, y, linestyle="-" if name in series else "", label=name, **look)
-        for text, point in known.items():
-            if name in series:  # lines lie close together: their numbers stand above and below in turn
-                offset, side = (0, 5 if index % 2 == 0 else -12), "center"
-            else:
-                offset, side = ((-6, -3), "right") if point["tokens"] <= cheapest else ((0, 6), "center")
-            label: dict[str, Any] = {"textcoords": "offset points", "ha": side, "fontsize": 8}
-            axes.annotate(text, tuple(point), offset, color=COLOURS[index + 1], **label)
-    axes.set_xlim(left=cheapest / 2)  # room for the names of the cheapest
+    rest = points[~points.index.isin(on_lines)].round({"tokens": 0, "agreement": 3}).groupby(["tokens", "agreement"])
+    cheapest = points["tokens"].min()
+    for same in rest.groups.values():
+        listed = sorted(same, key=lambda name: name not in LOOKS)
+        one, (x, y) = look(listed[0]), points.loc[listed[0]]
+        axes.plot(x, y, linestyle="", **style(one))
+        names, left = ", ".join(look(name).label for name in listed), x <= cheapest + 1
+        place: dict[str, Any] = {"xytext": (-7, -3), "ha": "right"} if left else {"xytext": (4, -17), "ha": "right"}
+        axes.annotate(names, (x, y), textcoords="offset points", color=one.colour, **place)
+    axes.set_xlim(cheapest / 2, points["tokens"].max() * 1.15)  # room for the names of the cheapest and the dearest
+    axes.margins(y=0.1)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

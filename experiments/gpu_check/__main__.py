@@ -1,4 +1,4 @@
-"""`python -m experiments.gpu_check [--out DIR] [--only PART,PART] [--list]`: a line per part, then one JSON object.
+"""What a first GPU can tell, a line per part, then one JSON object: `python -m experiments.gpu_check --only PART,PART`.
 
 Exit code 0: every part passed, or says why it was not run. 1: something is to be mended. 2: the check itself cannot run so.
 """

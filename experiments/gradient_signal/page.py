@@ -1,18 +1,19 @@
 """The page of the gradient's signal and noise: its table, three pictures, and what its template shows of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from math import inf
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from experiments.gradient_signal.cosines import ALIGNMENT_RATIO, BEST, FACT, GAIN_RATIO, NOISE_SHARE, SIGNAL_SHARE
-from oar.analysis.reports.figures import COLOURS, STYLE, draw_dots, save_png, style
+from oar.analysis.reports.figures import QUIET, dash, draw_dots, legend_below, panels, picture, series_of, style
+from oar.analysis.reports.methods import label, looks_of, numbered
 from oar.analysis.reports.page import write_csv, write_page
+from oar.analysis.reports.signals import Pictures
+from oar.statistics.intervals import CONFIDENCE
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
 
@@ -32,15 +33,11 @@ def write_gradient_signal(
     and rows of facts;
     judged: the batch that the shares and the forest are of; run: units, prompts, seed, and overrides of arms and conditions.
     """
-    classes = list(table.loc[table["metric"] == SIGNAL_SHARE, "arm"].unique())
-    compared = table.loc[table["metric"] == ALIGNMENT_RATIO, "arm"].unique()
-    arms = [name for name in compared if name not in classes]  # those that weigh tokens
-    others = [name for name in arms if name != reference]
+    classes, arms = token_classes(table), weightings(table)
     batches = sorted(batch for batch in table["batch"].unique() if np.isfinite(batch))
     write_csv(table, folder / "gradient_signal.csv")
-    draw_forest(table, others, judged, folder / "forest.png")
-    draw_batches(table, others, [*batches, inf], folder / "batches.png")
-    draw_classes(table, classes, folder / "classes.png")
+    for file, draw in pictures(reference=reference, judged=judged).items():
+        draw(table, folder / file)
     return write_page(
         folder / "gradient_signal.md",
         TEMPLATE,
@@ -71,58 +68,72 @@ def cell_texts(table: pd.DataFrame) -> dict[tuple[str, str, float, str], str]:
     return texts
 
 
-def draw_forest(table: pd.DataFrame, arms: Sequence[str], judged: int, path: Path) -> None:
-    """A panel per condition, a line per arm: alignment and gain relative to the reference with their intervals."""
+def token_classes(table: pd.DataFrame) -> list[str]:
+    """The kinds of tokens whose shares of signal and noise were measured."""
+    return list(table.loc[table["metric"] == SIGNAL_SHARE, "arm"].unique())
+
+
+def weightings(table: pd.DataFrame) -> list[str]:
+    """The arms that weigh tokens."""
+    compared = table.loc[table["metric"] == ALIGNMENT_RATIO, "arm"].unique()
+    return [name for name in compared if name not in token_classes(table)]
+
+
+def pictures(*, reference: str, judged: int) -> Pictures:
+    """The files, each with what draws the table into it."""
+    return {
+        "forest.png": partial(draw_forest, reference=reference, judged=judged),
+        "batches.png": partial(draw_batches, reference=reference),
+        "classes.png": draw_classes,
+    }
+
+
+def draw_forest(table: pd.DataFrame, path: Path, *, reference: str, judged: int) -> None:
+    """A panel per condition and ratio, a line per arm: alignment and gain relative to the reference with their intervals."""
     kinds = {ALIGNMENT_RATIO: "alignment", GAIN_RATIO: "gain of an AdamW step"}
-    rows = table[table["metric"].isin(list(kinds)) & (table["batch"] == judged) & table["arm"].isin(list(arms))]
-    rows = rows.assign(series=rows["metric"].map(kinds), line=rows["arm"])
-    panels = {str(condition): own for condition, own in rows.groupby("condition", sort=False)}
-    draw_dots(panels, path, beside=dict.fromkeys(panels, 1.0))
+    arms = [name for name in weightings(table) if name != reference]
+    rows = table[table["metric"].isin(list(kinds)) & (table["batch"] == judged) & table["arm"].isin(arms)]
+    rows = rows.assign(series=rows["arm"], line=rows["arm"].map(label))
+    grid = {
+        f"{condition}: {title}": rows[(rows["condition"] == condition) & (rows["metric"] == metric)]
+        for condition in rows["condition"].unique()
+        for metric, title in kinds.items()
+    }
+    ratio = dict.fromkeys(grid, f"ratio to {label(reference)}'s")
+    note = f"Batches of {judged} problems; right of the dotted line weights pay. {CONFIDENCE:.0%} intervals"
+    draw_dots(grid, path, looks=looks_of(arms), columns=2, beside=dict.fromkeys(grid, 1.0), xlabel=ratio, note=note)
 
 
-def draw_batches(table: pd.DataFrame, arms: Sequence[str], batches: Sequence[float], path: Path) -> None:
+def draw_batches(table: pd.DataFrame, path: Path, *, reference: str) -> None:
     """A panel per condition, a line per arm: alignment relative to the reference over the problems of a batch."""
-    conditions = list(table["condition"].unique())
-    rows = table[table["metric"] == ALIGNMENT_RATIO]
-    labels = ["∞" if np.isinf(batch) else f"{batch:.0f}" for batch in batches]
-    with mpl.rc_context(STYLE):
-        across = min(3, len(conditions))
-        down = -(-len(conditions) // across)
-        figure = Figure(figsize=(3.8 * across, 0.8 + 2.8 * down), layout="constrained")
-        panels: list[Axes] = list(figure.subplots(down, across, sharey=True, squeeze=False).flat)
-        for axes, condition in zip(panels, conditions, strict=False):
-            for arm in arms:
-                line = rows[(rows["condition"] == condition) & (rows["arm"] == arm)].sort_values("batch")
-                axes.plot(
-                    range(len(batches)), line["value"], linewidth=1.4, markersize=5, label=arm, **style(arm, arms)
-                )
-            axes.axhline(1.0, color="#555555", linewidth=1, linestyle=":")
-            axes.set_xticks(range(len(batches)), labels)
-            axes.set_title(condition, fontsize=10, loc="left")
-        for axes in panels[len(conditions) :]:
-            axes.set_visible(False)
-        figure.supxlabel("problems in a batch", fontsize=10)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-        save_png(figure, path)
+    rows, conditions = table[table["metric"] == ALIGNMENT_RATIO], list(table["condition"].unique())
+    of_arms = looks_of([name for name in weightings(table) if name != reference])
+    with picture(path, 1.6 + 3.4 * -(-len(conditions) // 2)) as figure:
+        grid = panels(figure, conditions, 2, sharey=True)
+        for axes, condition in zip(grid, conditions, strict=True):
+            own = rows[rows["condition"] == condition].pivot(index="batch", columns="arm", values="value")
+            for arm, look in of_arms.items():
+                axes.plot(own[arm].to_numpy(), linewidth=1.4, label=look.label, linestyle=dash(look), **style(look))
+            axes.axhline(1.0, color=QUIET, linewidth=1, linestyle=":")
+            axes.set_xlabel("problems in a batch")
+            axes.set_xticks(range(len(own)), ["∞" if np.isinf(batch) else f"{batch:.0f}" for batch in own.index])
+        figure.supylabel(f"alignment relative to {label(reference)}'s")
+        legend_below(figure, series_of(grid, of_arms))
 
 
-def draw_classes(table: pd.DataFrame, classes: Sequence[str], path: Path) -> None:
-    """A panel per condition, a pair of bars per class of tokens: its shares of the signal and of the noise."""
-    conditions = list(table["condition"].unique())
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1.5 + 2.2 * len(conditions), 3.0), layout="constrained")
-        panels = figure.subplots(1, len(conditions), sharey=True, squeeze=False)[0]
-        for axes, condition in zip(panels, conditions, strict=True):
-            for index, (metric, name) in enumerate(((SIGNAL_SHARE, "signal"), (NOISE_SHARE, "noise"))):
-                own = table[(table["condition"] == condition) & (table["metric"] == metric)]
-                rows = own.set_index("arm").reindex(classes)
-                places = [place + (index - 0.5) * 0.36 for place in range(len(classes))]
+def draw_classes(table: pd.DataFrame, path: Path) -> None:
+    """A panel per condition, a pair of bars per class of tokens there: its shares of the signal and of the noise."""
+    conditions, parts = list(table["condition"].unique()), numbered(["signal", "noise"])
+    with picture(path, 3.8) as figure:
+        grid = panels(figure, conditions, len(conditions), sharey=True)
+        for axes, condition in zip(grid, conditions, strict=True):
+            of_condition = table[table["condition"] == condition]
+            for side, metric, look in zip((-0.5, 0.5), (SIGNAL_SHARE, NOISE_SHARE), parts.values(), strict=True):
+                rows = of_condition[of_condition["metric"] == metric]
                 errors = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
-                look = {"color": COLOURS[index + 1], "label": name, "capsize": 2}
-                axes.bar(places, rows["value"], width=0.34, yerr=errors, **look)
-            axes.axhline(0.0, color="#555555", linewidth=0.8)
-            axes.set_xticks(range(len(classes)), classes, rotation=45, fontsize=9)
-            axes.set_title(condition, fontsize=10, loc="left")
-        panels[0].set_ylabel("share")
-        panels[0].legend(frameon=False)
-        save_png(figure, path)
+                places = [place + 0.36 * side for place in range(len(rows))]
+                axes.bar(places, rows["value"], width=0.34, yerr=errors, color=look.colour, label=look.label, capsize=2)
+            axes.axhline(0.0, color=QUIET, linewidth=0.8)
+            axes.set_xticks(range(len(rows)), list(rows["arm"]))
+        grid[0].set_ylabel("share")
+        legend_below(figure, series_of(grid, parts))

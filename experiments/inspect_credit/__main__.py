@@ -65,7 +65,7 @@ def main(config: DictConfig) -> None:
     if cfg.wandb and settings.tracking.mode != "disabled":
         with locked(run):  # two processes may not write one W&B run
             tracker = make_tracker(settings, run)
-            tracker.log_file(f"inspector-step_{step:06d}", path)
+            tracker.log_page(step, f"inspector-step_{step:06d}", path)
             tracker.finish()
 
 
@@ -76,14 +76,14 @@ def make_page(cfg: InspectCreditConfig, run: Path, settings: TrainConfig) -> tup
     step, samples = read_samples(run, cfg.step)
     signals, notes = logged_signals(samples, settings), []
     for folder in weights(cfg, run, step):
-        source = name_of(folder, run)
+        source = name_of(folder, run, settings)
         notes.append(f"{source}: signals computed anew with {origin(folder, step)}.")
         task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
         model = load_policy(folder, "float32")  # importance is too coarse in less
-        signals += model_signals(model, task, samples, settings, methods, step=step, source=source)
+        signals += model_signals(model, task, samples, settings, methods, step=step, source=source, notes=notes)
     if not notes:
         notes.append("The run keeps no checkpoint, so the page shows what it logged; checkpoint=FOLDER computes more.")
-    title = f"Credit inspector: {run.resolve().name}, step {step}"
+    title = f"Credit inspector: {label(settings.method.name)}, model {settings.model.name}, step {step}"
     return step, InspectorPage(title, facts(settings, step, samples), notes, samples, signals, {})
 
 
@@ -104,12 +104,15 @@ def weights(cfg: InspectCreditConfig, run: Path, step: int) -> list[Path]:
     return found
 
 
-def name_of(folder: Path, run: Path) -> str:
-    """What signals computed with these weights are told apart by."""
+def name_of(folder: Path, run: Path, settings: TrainConfig) -> str:
+    """What signals computed with these weights are told apart by, in words."""
+    folder = folder.resolve()
+    if settings.model.teach_dir and folder.parent == Path(settings.model.teach_dir).resolve():
+        return "the taught base model"
     if folder.parent.name != CHECKPOINTS:
-        return folder.resolve().name
-    owner = folder.resolve().parents[1].name
-    return folder.name if owner == run.resolve().name else f"{owner} {folder.name}"
+        return folder.name
+    owner, updates = folder.parents[1].name, f"after {checkpoint_step(folder)} updates"
+    return updates if owner == run.resolve().name else f"{owner}, {updates}"
 
 
 def origin(folder: Path, step: int) -> str:
@@ -123,7 +126,7 @@ def facts(settings: TrainConfig, step: int, samples: list[Sample]) -> dict[str, 
     """What the page is of."""
     gating, right = settings.gating, sum(sample.correct for sample in samples)
     return {
-        "run": f"{settings.profile}, {label(settings.method.name)}, seed {settings.seed}, model {settings.model.name}",
+        "run": f"profile {settings.profile}, {label(settings.method.name)}, model {settings.model.name}, seed {settings.seed}",
         "step": f"{step}; completions drawn by the policy after {step - 1} updates",
         "completions": f"{len(samples)}, {right} of them right",
         "gate": f"{gating.name}, tau {gating.tau:g}, beta {gating.beta:g}, floor {gating.floor:g}, threshold {gating.threshold}",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.inspect_credit.token_signal import TokenSignal, rank_agreement
+from oar.analysis.reports.methods import label
 from oar.analysis.reports.page import rendered
 from oar.common.errors import DataError
 from oar.learner.samples import Sample, pieces
@@ -57,13 +58,18 @@ def page_data(page: InspectorPage) -> dict[str, object]:
         "facts": dict(page.facts),
         "notes": list(page.notes),
         "signals": [
-            {"name": signal.name, "source": signal.source, "kind": signal.kind, "about": signal.about}
+            {"name": shown_name(signal), "source": signal.source, "kind": signal.kind, "about": signal.about}
             for signal in page.signals
         ],
         "completions": [_completion(page, row) for row in range(len(page.samples))],
         "agreement": [[*pair, [short(value) for value in values]] for pair, values in agreement.items()],
         "provenance": page.provenance,
     }
+
+
+def shown_name(signal: TokenSignal) -> str:
+    """Weights are called as their method is everywhere, which tells the method `entropy` from the policy's entropy."""
+    return label(signal.name) if signal.kind == "weight" else signal.name
 
 
 def _completion(page: InspectorPage, row: int) -> dict[str, object]:

@@ -70,12 +70,14 @@ def model_signals(
     *,
     step: int,
     source: str,
+    notes: list[str] | None = None,
 ) -> list[TokenSignal]:
     """What `methods` and the loss make of the completions of training step `step` under the weights of `model`.
 
     Gate, probe and clip are those of `settings`, random draws those of the run: under the weights that drew the completions
     the run's own method gives what was logged. One that compares all completions of a step is left out, since only some of them
-    were kept: what it gave is logged. Raises DataError where the model's tokens are not the run's.
+    were kept: what it gave is logged. One that looks at more than a run keeps is named in `notes`; without these DataError is
+    raised for it, as it is where the model's tokens are not the run's.
     """
     for sample in samples:
         if task.decode(sample.completion_ids) != sample.completion:
@@ -91,16 +93,22 @@ def model_signals(
         if needs_batch(estimator):
             continue
         assigner = credit_assigner(replace(settings, method=method), task, estimator, step - 1)
-        credit = assigner(
-            model,
-            batch,
-            scores,
-            # Of a completion without one 1, so that none is passed over.
-            torch.tensor([sample.advantage or 1.0 for sample in samples], device=batch.input_ids.device),
-            seeds=[derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
-            marks={name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
-            temperature=settings.rollout.temperature,
-        )
+        try:
+            credit = assigner(
+                model,
+                batch,
+                scores,
+                # Of a completion without one 1, so that none is passed over.
+                torch.tensor([sample.advantage or 1.0 for sample in samples], device=batch.input_ids.device),
+                seeds=[derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
+                marks={name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
+                temperature=settings.rollout.temperature,
+            )
+        except DataError as error:
+            if notes is None:
+                raise
+            notes.append(f"{name} is not computed anew: {error}")
+            continue
         found.append(_method_signal(name, credit, batch.reasoning_mask, settings.gating, source))
 
     weights = _padded([sample.token_weights for sample in samples], batch)

@@ -11,7 +11,7 @@ import pandas as pd
 from omegaconf import DictConfig
 from torch import Tensor
 
-from experiments.recall.page import PANELS, TEMPLATE, draw_calibration
+from experiments.recall.page import PICTURES, TEMPLATE
 from experiments.shared.signal_study import run_study
 from experiments.shared.subjects import Plan, SubjectConfig
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it
@@ -51,8 +51,7 @@ def main(config: DictConfig) -> None:
             seed=cfg.seed,
         )
 
-    more = {"calibration.png": draw_calibration}
-    run_study("recall", plan, measure, TEMPLATE, panels=PANELS, more=more, run={"reference": cfg.reference})
+    run_study("recall", plan, measure, TEMPLATE, pictures=PICTURES, run={"reference": cfg.reference})
 
 
 if __name__ == "__main__":

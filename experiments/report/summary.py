@@ -24,9 +24,10 @@ SIGNS = {REPRODUCED: "✓", WITHIN: "≈", NOT_REPRODUCED: "✗", TOO_FEW: "?", 
 
 
 class Told(NamedTuple):
-    """An answer in a few words, in one line of numbers with intervals, and as a table of text."""
+    """An answer in a few words, its one number, a line of numbers with intervals, and all of them as a table of text."""
 
     short: str
+    number: str
     line: str
     table: pd.DataFrame
 
@@ -90,7 +91,7 @@ def which_tokens(table: pd.DataFrame) -> Told | None:
     if CHANCE not in found.index or CHANCE not in located.index:
         return None
     signals = [name for name in found.index if name in located.index]
-    names = {name: f"{name} (chance)" if name == CHANCE else label(name) for name in signals}
+    names = {name: label(name) for name in signals}
     of_paper = [name for name in ("oar_p", "oar_g") if name in signals]
     above = [label(name) for name in of_paper if found["low"][name] > found["value"][CHANCE]]
     cells = {
@@ -104,7 +105,9 @@ def which_tokens(table: pd.DataFrame) -> Told | None:
         f"{_are(above)} better than chance at the tokens that matter." if above else "OAR does no better than chance."
     )
     line = "; ".join(f"{names[name]} {_of(found, name)}" for name in (*of_paper, CHANCE))
-    return Told(short, f"AUC of causal tokens: {line}.", pd.DataFrame(cells))
+    best = max(of_paper, key=lambda name: found["value"][name], default=CHANCE)
+    number = f"AUC {_of(found, best)} ({names[best]})"
+    return Told(short, number, f"AUC of causal tokens: {line}.", pd.DataFrame(cells))
 
 
 def does_it_matter(table: pd.DataFrame) -> Told | None:
@@ -122,8 +125,11 @@ def does_it_matter(table: pd.DataFrame) -> Told | None:
         **{"name": "", "kind": "kind", "metric": "metric", "points": f"minus {other}, points [95 %]", "shown": "shown"},
         **{"seeds": "seeds", "needed": "seeds to show it", "smallest_shown": "smallest shown"},
     }
+    largest = first.loc[first["difference"].abs().idxmax()]
+    number = f"{largest['points']} points ({largest['name']})"
     rows["smallest_shown"] = ["" if pd.isna(value) else f"{value:.1f}" for value in rows["smallest_shown"]]
-    return Told(short, f"{first['metric'].iloc[0]}, points: {line}.", rows[[*titles]].rename(columns=titles))
+    told = f"{first['metric'].iloc[0]}, points: {line}."
+    return Told(short, number, told, rows[[*titles]].rename(columns=titles))
 
 
 def _compared(table: pd.DataFrame) -> pd.DataFrame:
@@ -153,9 +159,11 @@ def what_it_costs(table: pd.DataFrame) -> Told | None:
         for middle, low, high in steps[["step_ratio", "step_ratio_q1", "step_ratio_q3"]].to_numpy()
     ]
     ends = [f"{steps['step_ratio'].iloc[at]:.2f} ({names[at]})" for at in (0, -1)]
+    number = f"{steps['step_ratio'].iloc[-1]:.2f} times GRPO's step ({names[-1]})"
     line = ", ".join(f"{name} {cell}" for name, cell in zip(names, cells, strict=True))
     frame = pd.DataFrame({"": names, "median step with the engine / GRPO's [quartiles]": cells})
-    return Told(f"A step takes {' to '.join(ends)} of GRPO's.", f"{line}.", frame)
+    told = f"{line}. Measured by itself; Table 1 has the overhead of its own runs."
+    return Told(f"A step takes {' to '.join(ends)} of GRPO's.", number, told, frame)
 
 
 def what_became_of_the_claims(table: pd.DataFrame) -> Told | None:
@@ -177,7 +185,8 @@ def what_became_of_the_claims(table: pd.DataFrame) -> Told | None:
         }
         for row in tested.to_dict("records")
     ]
-    return Told(short, line, pd.DataFrame(rows))
+    number = f"{counts[REPRODUCED]} of {len(tested) - counts[TOO_FEW]}"
+    return Told(short, number, line, pd.DataFrame(rows))
 
 
 STUDY = ("condition", "arm", "metric", "difference", *ENDS, "seeds", "seeds_needed")

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from torch import Tensor
 
 from experiments.shared.subjects import Plan, draw_all, kept_importance, load_subject
-from oar.analysis.reports.signals import Where, write_signals
+from oar.analysis.reports.signals import Pictures, write_signals
 from oar.analysis.signals.examine import Subject
 from oar.common.progress import progress_bars, stage
 from oar.common.provenance import ROOT, collect_provenance, git_state
@@ -26,8 +26,7 @@ def run_study(
     measure: Measure,
     template: Path,
     *,
-    panels: Mapping[Where, str],
-    more: Mapping[str, Callable[[pd.DataFrame, Path], None]],
+    pictures: Pictures,
     run: Mapping[str, object],
 ) -> None:
     """Do what is missing, then write the page of `name` with all that `measure` finds; the rest as `write_signals`.
@@ -58,12 +57,9 @@ def run_study(
         pd.concat(tables, ignore_index=True),
         facts,
         folder,
-        panels=panels,
-        more=more,
+        pictures=pictures,
         run={**plan.description(), **run},
         signals=cfg.signals,
         provenance=provenance,
     )
-    print(
-        f"written to {folder}: {', '.join([f'{name}.{kind}' for kind in ('csv', 'md', 'png')] + [*more])}, provenance.json"
-    )
+    print(f"written to {folder}: {', '.join([f'{name}.csv', f'{name}.md', *pictures])}, provenance.json")

@@ -20,7 +20,7 @@ from experiments.signals.error_location import error_location
 from experiments.signals.examined import NOWHERE, Examined
 from experiments.signals.mask_artefacts import mask_artefacts
 from experiments.signals.method_signals import method_signals
-from experiments.signals.pictures import MORE, PANELS
+from experiments.signals.pictures import PICTURES
 from experiments.signals.proxy_mismatch import proxy_mismatch
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, gated
 from oar.command_line.entry import entry
@@ -82,8 +82,7 @@ def main(config: DictConfig) -> None:
         plan,
         measure,
         Path(__file__).with_name(f"{cfg.study}.md.j2"),
-        panels=PANELS[cfg.study],
-        more=MORE.get(cfg.study, {}),
+        pictures=PICTURES[cfg.study],
         run={"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
     )
 

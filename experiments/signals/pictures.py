@@ -1,17 +1,17 @@
 """The pictures of the experiments on signals; what their pages say is in the templates beside this file."""
 
+from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
 import pandas as pd
-from matplotlib.figure import Figure
 
 from experiments.signals.disturbance import CONTINUATION, NEXT_TOKEN
 from experiments.signals.error_location import AT, ERRORS, LOCATED, MASS_AT, TENTHS, THIRDS
 from experiments.signals.mask_artefacts import CHANGED_AUC, WORD_MASS, WORDS
 from experiments.signals.proxy_mismatch import BEFORE_WEIGHT, CAUSAL_WEIGHT, CORRELATION, ERROR_WEIGHT, SUPERVISION
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, save_png
-from oar.analysis.reports.signals import CHANCE
+from oar.analysis.reports.figures import QUIET, dash, legend_below, panels, picture, series_of, style
+from oar.analysis.reports.methods import looks_of
+from oar.analysis.reports.signals import CHANCE, Pictures, draw_panels
 from oar.analysis.signals.recall import ALL, AUC, CORRECT, ERROR_FIFTH, ERROR_PERCENTILE, SPEARMAN, WRONG
 
 PANELS = {
@@ -51,25 +51,21 @@ def draw_where(table: pd.DataFrame, path: Path) -> None:
     The constant signal is the dotted line.
     """
     models = list(table["model"].unique())
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1.5 + 5 * len(models), 4.2), layout="constrained")
-        panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
-        for axes, model in zip(panels, models, strict=True):
-            rows = table[(table["model"] == model) & (table["split"] == LOCATED)]
+    located = table[table["split"] == LOCATED]
+    signals = looks_of([name for name in located["signal"].unique() if name != CHANCE])
+    with picture(path, 4.6) as figure:
+        grid = panels(figure, [f"model {model}" for model in models], len(models), sharey=True)
+        for axes, model in zip(grid, models, strict=True):
+            rows = located[located["model"] == model]
             middle = [(tenth + 0.5) / TENTHS for tenth in range(TENTHS)]
-            bars = _tenths(rows[rows["signal"] == ERRORS], AT)
-            axes.bar(middle, bars, width=0.9 / TENTHS, color="#cccccc", label="first errors")
-            axes.axhline(1 / TENTHS, color="#555555", linewidth=1, linestyle=":")
-            named = [name for name in rows["signal"].unique() if name != CHANCE]
-            lines = [name for name in named if _tenths(rows[rows["signal"] == name], MASS_AT)]
-            for index, name in enumerate(lines):
-                style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-                axes.plot(middle, _tenths(rows[rows["signal"] == name], MASS_AT), markersize=4, label=name, **style)
-            axes.set_title(model, loc="left", fontsize=10)
+            bars = axes.bar(middle, _tenths(rows[rows["signal"] == ERRORS], AT), width=0.9 / TENTHS, color="#cccccc")
+            axes.axhline(1 / TENTHS, color=QUIET, linewidth=1, linestyle=":")
+            for name, look in signals.items():
+                if shares := _tenths(rows[rows["signal"] == name], MASS_AT):
+                    axes.plot(middle, shares, label=look.label, linestyle=dash(look), **style(look))
             axes.set_xlabel("place in the reasoning (0: its start, 1: the marker)")
-        panels[0].set_ylabel("share in each tenth")
-        panels[-1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        save_png(figure, path)
+        grid[0].set_ylabel("share in each tenth")
+        legend_below(figure, {"first errors": bars} | series_of(grid, signals))
 
 
 def _tenths(rows: pd.DataFrame, metric: str) -> list[float]:
@@ -78,4 +74,7 @@ def _tenths(rows: pd.DataFrame, metric: str) -> list[float]:
     return [values[name] for name in names if name in values]
 
 
-MORE = {"error_location": {"where.png": draw_where}}
+PICTURES: dict[str, Pictures] = {
+    name: {f"{name}.png": partial(draw_panels, panels=of_name)} for name, of_name in PANELS.items()
+}
+PICTURES["error_location"] = {**PICTURES["error_location"], "where.png": draw_where}

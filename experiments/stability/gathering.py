@@ -19,9 +19,9 @@ from omegaconf import OmegaConf
 
 from experiments.shared.settings import flatten
 from oar.analysis.arms import METRICS as ACCURACIES
-from oar.analysis.claims.quantities import COLLAPSE_WINDOW, collapse_step
 from oar.common.errors import DataError
 from oar.config.saved import saved_config
+from oar.runs.collapse import COLLAPSE_WINDOW, collapse_step
 from oar.runs.folder import Run, check_alike, read_lines, read_run
 from oar.runs.tracking import METRICS
 

@@ -16,11 +16,11 @@ from oar.analysis.arms import METRICS
 from oar.analysis.claims.claims import NOT_RUN, load_claims
 from oar.analysis.claims.ledger import ledger
 from oar.analysis.claims.page import read_ledger, tested_table
-from oar.analysis.claims.quantities import COLLAPSE_SHARE, COLLAPSE_WINDOW
 from oar.analysis.reports.page import interval_text, records, write_csv, write_page
 from oar.common.files import atomic_path
 from oar.common.provenance import joined_provenance
 from oar.evaluation.evaluate import MEAN, SAMPLED_METRIC
+from oar.runs.collapse import COLLAPSE_SHARE, COLLAPSE_WINDOW
 from oar.runs.folder import full_steps
 from oar.statistics.intervals import CONFIDENCE
 

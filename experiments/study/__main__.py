@@ -4,14 +4,16 @@ Arms are compared under conditions, each under the same training seeds; conf/exp
 need is made once: its folder in `work_dir` is named by what it computes.
 """
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from experiments.study.ceilings import committed_regimes, kind_of, write_ceilings
 from experiments.study.page import write_results
 from oar.command_line.entry import entry
 from oar.command_line.overrides import key_of, overrides_of_runs
@@ -20,6 +22,7 @@ from oar.common.provenance import config_hash
 from oar.config import TrainConfig, validated
 from oar.config.checks import Positive
 from oar.config.composed import composed_run
+from oar.launch.in_turn import run_in_turn
 from oar.launch.pool import Job, joint_provenance, run_missing
 from oar.runs.folder import read_run
 from oar.tasks.words import TIER_NAMES
@@ -43,6 +46,10 @@ class StudyConfig(TrainConfig):
     overrides: list[str]
     credit: bool
     mistakes: bool
+    ceilings: bool
+    rates: list[float]
+    arms_of: dict[str, list[str]]
+    expected: dict[str, dict[str, str]]
     parallel_runs: Positive
     work_dir: str
 
@@ -57,6 +64,21 @@ class StudyConfig(TrainConfig):
                 raise ConfigError(f"Every entry of pairs must hold two of the arms, but one is {pair}.")
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
+        unknown = {*self.arms_of, *self.expected} - {*self.conditions}
+        unknown |= {arm for arms in self.arms_of.values() for arm in arms} - {*self.arms}
+        if unknown:
+            raise ConfigError(
+                f"arms_of and expected must name conditions and arms, but name {', '.join(sorted(unknown))}."
+            )
+
+    def compared(self) -> Iterator[tuple[str, str, list[str]]]:
+        """Condition, arm and overrides of all that is run under a seed."""
+        rates: list[float | None] = [*self.rates]
+        for rate in rates or [None]:
+            for condition, changed in self.conditions.items():
+                for arm in self.arms_of.get(condition, self.arms):
+                    at_rate = [] if rate is None else [f"learner.lr={rate}"]
+                    yield condition, arm, [*self.overrides, *changed, *self.arms[arm], *at_rate]
 
 
 @entry
@@ -66,11 +88,17 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     cfg.overrides += overrides_of_all(cfg, HydraConfig.get().overrides.task)
     jobs = plan(cfg)
-    run_missing(jobs, Path(cfg.work_dir), cfg.parallel_runs)
+    if cfg.ceilings and cfg.parallel_runs == 1:
+        run_in_turn(jobs, Path(cfg.work_dir))
+    else:
+        run_missing(jobs, Path(cfg.work_dir), cfg.parallel_runs)
     runs = [read_run(job.folder, arm=job.arm, condition=job.condition) for job in jobs]
-    page = write_results(described(cfg, jobs), runs, folder, joint_provenance(jobs, cfg.parallel_runs))
+    write = write_ceilings if cfg.ceilings else write_results
+    page = write(described(cfg, jobs), runs, folder, joint_provenance(jobs, cfg.parallel_runs))
     print(page.read_text())
     print(f"written to {folder}")
+    if cfg.ceilings:
+        print(json.dumps(committed_regimes(folder)))
 
 
 def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
@@ -89,23 +117,22 @@ def plan(cfg: StudyConfig) -> list[Job]:
     """
     jobs: list[Job] = []
     for seed in range(1, cfg.seeds + 1):
-        for condition, changed in cfg.conditions.items():
-            for arm, how in cfg.arms.items():
-                overrides = [*cfg.overrides, *changed, *how, f"seed={seed}"]
-                settings = composed_run(overrides)
-                job = Job(Path(cfg.work_dir) / _folder_name(settings), overrides, settings, arm, condition)
-                foreign = [name for name in settings.benchmark.sets if name not in TIER_NAMES]
-                if cfg.mistakes and foreign:
+        for condition, arm, changed in cfg.compared():
+            overrides = [*changed, f"seed={seed}"]
+            settings = composed_run(overrides)
+            job = Job(Path(cfg.work_dir) / _folder_name(settings), overrides, settings, arm, condition)
+            foreign = [name for name in settings.benchmark.sets if name not in TIER_NAMES]
+            if cfg.mistakes and foreign:
+                raise ConfigError(
+                    f"mistakes=true needs problems of the embedded task, but {condition}: {arm} is evaluated on "
+                    f"{', '.join(foreign)}: set mistakes=false."
+                )
+            for other in jobs:
+                if other.folder == job.folder:
                     raise ConfigError(
-                        f"mistakes=true needs problems of the embedded task, but {condition}: {arm} is evaluated on "
-                        f"{', '.join(foreign)}: set mistakes=false."
+                        f"{condition}: {arm} and {other.condition}: {other.arm} are the same run; change or remove one."
                     )
-                for other in jobs:
-                    if other.folder == job.folder:
-                        raise ConfigError(
-                            f"{condition}: {arm} and {other.condition}: {other.arm} are the same run; change or remove one."
-                        )
-                jobs.append(job)
+            jobs.append(job)
     return jobs
 
 
@@ -130,9 +157,10 @@ def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
         "logged",
         "overrides",
     )
-    switches = ("seeds", "credit", "mistakes")
+    switches = ("seeds", "credit", "mistakes", "rates", "expected")
     evaluation = jobs[0].settings.evaluation
     return {key: getattr(cfg, key) for key in (*told, *switches)} | {
+        "kinds": {arm: kind_of(arm, how) for arm, how in cfg.arms.items()},
         "runs": len(jobs),
         "steps": sorted({job.settings.learner.steps for job in jobs}),
         "problems": "all" if evaluation.final_problems is None else evaluation.final_problems,

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from oar.analysis.reports.figures import COLOURS, MARKERS, STYLE, draw_lines, save_png
+from oar.analysis.reports.figures import QUIET, draw_lines, legend_below, panels, picture, series_of, style
+from oar.analysis.reports.methods import label, looks_of, numbered
 from oar.analysis.reports.page import with_error
 from oar.common.errors import DataError
 from oar.runs.folder import Run
@@ -109,13 +108,12 @@ def credit_changes(table: pd.DataFrame) -> list[list[object]]:
 
 
 def draw_credit(table: pd.DataFrame, path: Path) -> None:
-    """A panel per quantity, a line per arm over the steps: the mean over seeds, seeds themselves thin."""
-    arms = ["", *table["arm"].unique()]  # the first colour is the reference's, whose weights are all alike
+    """A panel per quantity, a line per arm over the steps."""
     rows = table.assign(series=table["arm"], run=table["condition"] + table["seed"].astype(str) + table["arm"])
-    panels = {
-        textwrap.fill(title.split(" (")[0], 34): rows[rows["quantity"] == name] for name, title in QUANTITIES.items()
+    shown = {
+        textwrap.fill(title.split(" (")[0], 44): rows[rows["quantity"] == name] for name, title in QUANTITIES.items()
     }
-    draw_lines(panels, path, series=arms, columns=4, size=(3.2, 3.2))
+    draw_lines(shown, path, looks=looks_of(list(table["arm"].unique())), columns=3)
 
 
 def draw_profile(table: pd.DataFrame, path: Path) -> None:
@@ -123,19 +121,17 @@ def draw_profile(table: pd.DataFrame, path: Path) -> None:
     arms = list(table["arm"].unique())
     rows = table[table["quantity"].str.startswith("part_")]
     rows = rows.assign(part=rows["quantity"].str.removeprefix("part_").astype(int))
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1.2 + 3.0 * len(arms), 3.0), layout="constrained")
-        for axes, arm in zip(figure.subplots(1, len(arms), sharey=True, squeeze=False)[0], arms, strict=True):
-            own = rows[rows["arm"] == arm]
-            steps = (own["step"].min(), own["step"].max())
-            for index, step in enumerate(dict.fromkeys(steps)):
-                mean = own[own["step"] == step].groupby("part")["value"].mean()
-                style = {"color": COLOURS[index + 1], "marker": MARKERS[index + 1], "linestyle": ("--", "-")[index]}
-                axes.plot((mean.index + 0.5) / PARTS, mean, linewidth=1.6, label=f"step {step}", **style)
-            axes.axhline(1.0, color="#555555", linewidth=0.8, linestyle=":")
+    steps = {f"step {step}": step for step in (rows["step"].min(), rows["step"].max())}
+    of_steps = numbered(list(steps))
+    with picture(path, 3.6) as figure:
+        grid = panels(figure, [label(arm) for arm in arms], len(arms), sharey=True)
+        for axes, arm in zip(grid, arms, strict=True):
+            for (name, look), dashes in zip(of_steps.items(), ("--", "-"), strict=False):
+                own = rows[(rows["arm"] == arm) & (rows["step"] == steps[name])]
+                mean = own.groupby("part")["value"].mean()
+                axes.plot((mean.index + 0.5) / PARTS, mean, linewidth=1.6, linestyle=dashes, label=name, **style(look))
+            axes.axhline(1.0, color=QUIET, linewidth=0.8, linestyle=":")
             axes.set_xticks(np.linspace(0, 1, 3))
-            axes.set_title(arm, fontsize=10, loc="left")
             axes.set_xlabel("place in the reasoning")
-            axes.legend(frameon=False, fontsize=9)
-        figure.supylabel("mean weight", fontsize=10)
-        save_png(figure, path)
+        figure.supylabel("mean weight")
+        legend_below(figure, series_of(grid, of_steps))

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import matplotlib as mpl
 import pandas as pd
-from matplotlib.figure import Figure
 
-from oar.analysis.reports.figures import COLOURS, STYLE, save_png
+from oar.analysis.reports.figures import legend_below, panels, picture, series_of
+from oar.analysis.reports.methods import label, numbered
 from oar.analysis.reports.page import with_error
 from oar.common.errors import DataError
 from oar.evaluation.evaluate import SAMPLED_METRIC
@@ -88,21 +87,18 @@ def draw_mistakes(table: pd.DataFrame, path: Path) -> None:
     conditions, arms = list(table["condition"].unique()), list(table["arm"].unique())
     means = table.pivot_table(index=["condition", "arm", "seed"], columns="kind", values="share", fill_value=0.0)
     means = means.groupby(["condition", "arm"]).mean()
-    with mpl.rc_context(STYLE):
-        width = max(10.0, 2.4 + 3.4 * len(conditions))  # the legend needs so much
-        figure = Figure(figsize=(width, 1.4 + 0.32 * len(arms)), layout="constrained")
-        panels = figure.subplots(1, len(conditions), sharey=True, squeeze=False)[0]
-        for axes, condition in zip(panels, conditions, strict=True):
+    kinds = numbered([kind for kind in MISTAKES if kind in means])
+    told = {kind: look._replace(label=f"{kind}: {MISTAKES[kind]}") for kind, look in kinds.items()}
+    with picture(path, 1.2 + 0.2 * len(kinds) + 0.3 * len(arms)) as figure:
+        grid = panels(figure, conditions, len(conditions), sharex=True, sharey=True)
+        for axes, condition in zip(grid, conditions, strict=True):
             left = pd.Series(0.0, index=arms)
-            for index, kind in enumerate(kind for kind in MISTAKES if kind in means):
+            for kind, look in told.items():
                 share = means.loc[condition, kind].reindex(arms).fillna(0.0)
-                axes.barh(range(len(arms)), share, left=left, height=0.7, label=kind, color=COLOURS[index + 1])
+                axes.barh(range(len(arms)), share, left=left, height=0.7, label=look.label, color=look.colour)
                 left += share
-            axes.set_title(condition, fontsize=10, loc="left")
             axes.set_xlabel("wrong completions (%)")
             axes.grid(visible=False, axis="y")
-        panels[0].set_yticks(range(len(arms)), arms)
-        panels[0].set_ylim(len(arms) - 0.5, -0.5)
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
-        save_png(figure, path)
+        grid[0].set_yticks(range(len(arms)), [label(arm) for arm in arms])
+        grid[0].set_ylim(len(arms) - 0.5, -0.5)
+        legend_below(figure, series_of(grid, told))

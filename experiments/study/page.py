@@ -17,8 +17,10 @@ from experiments.study.studies import (
     pair_differences,
 )
 from oar.analysis.reports.differences import one_seed
-from oar.analysis.reports.figures import THICK, draw_curves, draw_dots
+from oar.analysis.reports.figures import THICK, curve_table, draw_curves, draw_dots
+from oar.analysis.reports.methods import label, looks_of
 from oar.analysis.reports.page import with_error, write_csv, write_page
+from oar.common.files import atomic_path
 from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.runs.folder import Run, step_seconds
 from oar.statistics.intervals import CONFIDENCE, mean_and_standard_error
@@ -27,6 +29,7 @@ from oar.tasks.words import MISTAKES
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
 PAIRS, LOGGED = "pairs.csv", "logged.csv"  # files that only studies have which ask for them
+CURVES = "curves.parquet"  # what the runs logged of the metrics that are drawn over steps
 METRICS = {SAMPLED_METRIC: "avg@k, temperature 1", GREEDY_METRIC: "pass@1, greedy"}
 
 
@@ -47,9 +50,12 @@ def write_results(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, p
         tables["mistakes.csv"] = mistakes_table(runs)
     for name, one in tables.items():
         write_csv(one, folder / name)
-    for condition in about["conditions"]:
-        of = [(run.arm, run.metrics) for run in runs if run.condition == condition]
-        draw_curves(of, list(about["arms"]), folder / f"curves-{condition}.png")
+    curves = [
+        curve_table([(run.arm, run.metrics) for run in runs if run.condition == condition]).assign(condition=condition)
+        for condition in about["conditions"]
+    ]
+    with atomic_path(folder / CURVES) as path:
+        pd.concat(curves).to_parquet(path, index=False)
     seconds = {
         condition: {
             arm: step_seconds(run for run in runs if (run.condition, run.arm) == (condition, arm))
@@ -80,6 +86,10 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
         line = pairs["arm"] + " - " + pairs["reference"]
         draw_differences(pairs.assign(arm=line), folder / "pairs.png", reference="the other of the pair")
     logged = pd.read_csv(folder / LOGGED) if (folder / LOGGED).is_file() else None
+    curves = folder / CURVES  # older studies kept none, and their pictures of curves stay as they were drawn
+    if curves.is_file():
+        for condition, own in pd.read_parquet(curves).groupby("condition", sort=False):
+            draw_curves(own, list(about["arms"]), folder / f"curves-{condition}.png")
     changes: list[list[object]] = []
     shares: list[list[str]] = []
     if about["credit"]:
@@ -96,6 +106,7 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
         TEMPLATE,
         provenance,
         study=about,
+        curves_kept=curves.is_file(),
         metrics=METRICS,
         means=means(scores),
         differences=table,
@@ -133,11 +144,16 @@ def logged_rows(table: pd.DataFrame, names: Sequence[str]) -> list[list[object]]
 
 
 def draw_differences(table: pd.DataFrame, path: Path, *, reference: str) -> None:
-    """A panel per metric, a line per condition and arm. Arms differ in colour and mark."""
+    """A panel per metric, a line per condition and arm."""
     several = table["condition"].nunique() > 1
-    line = table["arm"] + ("  (" + table["condition"] + ")" if several else "")
+    line = table["arm"].map(label) + ("  (" + table["condition"] + ")" if several else "")
     rows = table.rename(columns={"difference": "value", "arm": "series"}).assign(line=line)
     panels = {title: rows[rows["metric"] == metric] for metric, title in METRICS.items()}
     draw_dots(
-        panels, path, beside=dict.fromkeys(panels, 0.0), xlabel=f"difference from {reference} (points)", note=THICK
+        panels,
+        path,
+        looks=looks_of(list(rows["series"].unique())),
+        beside=dict.fromkeys(panels, 0.0),
+        xlabel=dict.fromkeys(panels, f"difference from {label(reference)} (points)"),
+        note=THICK,
     )

@@ -6,15 +6,19 @@ Overrides of a run (conf/train) are those of every cell: `python -m experiments.
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.table1.page import write_table1
+from oar.analysis.claims.claims import NOT_RUN
+from oar.analysis.claims.page import read_ledger
 from oar.analysis.reports.methods import BASE
 from oar.command_line.entry import entry
 from oar.command_line.overrides import overrides_of_runs
 from oar.config import Table1Config, validated
 from oar.config.composed import composed_run
+from oar.evaluation.evaluate import METRICS
 from oar.launch.pool import Job, joint_provenance, run_missing
 
 TABLE_SAYS = {
@@ -33,8 +37,23 @@ def main(config: DictConfig) -> None:
     run_missing(jobs, folder / "cells", cfg.parallel_runs)
     provenance = joint_provenance(jobs, cfg.parallel_runs)
     write_table1([(job.arm, job.folder) for job in jobs], folder, provenance=provenance)
-    print((folder / "table1.md").read_text())
-    print(f"written to {folder}: table1.csv, claims.csv, table1.md, table1.png, curves.png, provenance.json")
+    print(overview(folder))
+    print(
+        f"written to {folder}: table1.md (all of it), table1.csv, claims.csv, table1.png, curves.png, provenance.json"
+    )
+
+
+def overview(folder: Path) -> str:
+    """Of a finished table what fits a screen: means over seeds of one metric, and the verdicts."""
+    scores, claims = pd.read_csv(folder / "table1.csv"), read_ledger(folder / "claims.csv")
+    metric = min(scores["metric"], key=list(METRICS).index)
+    means = scores[scores["metric"] == metric].pivot_table("value", "method", "benchmark", sort=False).round(1)
+    tested = claims.loc[claims["verdict"] != NOT_RUN, ["paper_claim", "metric", "verdict"]]
+    verdicts = tested.to_string(index=False, header=False) if len(tested) else "none"
+    return (
+        f"{metric}, percent, mean over seeds:\n{means.rename_axis(index=None, columns=None).to_string()}\n\n"
+        f"Claims of the paper that these runs can test:\n{verdicts}\n"
+    )
 
 
 def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
@@ -43,7 +62,12 @@ def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
     jobs = []
     for seed in range(1, cfg.seeds + 1):
         for name in (BASE, *cfg.methods):
-            overrides = [*common, f"seed={seed}", f"method={'grpo' if name == BASE else name}"]
+            overrides = [
+                f"tracking.group='{folder.name}'",
+                *common,
+                f"seed={seed}",
+                f"method={'grpo' if name == BASE else name}",
+            ]
             steps = 0 if name == BASE else cfg.steps
             overrides += [] if steps is None else [f"learner.steps={steps}"]
             jobs.append(Job(folder / "cells" / f"{name}-seed{seed}", overrides, composed_run(overrides), name))

@@ -17,8 +17,8 @@ from oar.analysis.claims.claims import REFERENCE, load_claims
 from oar.analysis.claims.ledger import ledger
 from oar.analysis.claims.page import claims_section
 from oar.analysis.reports.differences import differences_from_grpo, differences_section
-from oar.analysis.reports.figures import draw_curves, draw_dots, with_sampling
-from oar.analysis.reports.methods import BASE, GRPO, label, method_order
+from oar.analysis.reports.figures import THICK, curve_table, draw_curves, draw_dots, with_sampling
+from oar.analysis.reports.methods import BASE, GRPO, label, looks_of, method_order
 from oar.analysis.reports.page import records, table_lines, with_error, write_csv, write_page
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
@@ -47,14 +47,14 @@ def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance:
     compared = differences_from_grpo(runs, scores["metric"].unique().tolist())
     claims = ledger(load_claims(), trained, full_steps())
     paper = pd.read_csv(REFERENCE / "paper.csv", dtype=str, keep_default_na=False)  # 1.0 stays 1.0, a blank stays blank
-    curves, overhead = [(run.arm, run.metrics) for run in trained], _overhead(runs)
+    curves, overhead = curve_table([(run.arm, run.metrics) for run in trained]), _overhead(runs)
     write_csv(scores[COLUMNS], folder / "table1.csv")
     write_csv(compared, folder / "differences.csv")
     if len(problems):
         with atomic_path(folder / SCORES) as path:
             problems.to_parquet(path, index=False, compression="zstd")
     write_csv(claims, folder / "claims.csv")
-    draw_table1(scores, methods, folder / "table1.png")
+    draw_table1(scores, compared, folder / "table1.png")
     draw_curves(curves, methods, folder / "curves.png")
     made = [{"method": run.arm, "seed": run.seed, "seconds": run.provenance["seconds"]} for run in runs]
     profile = runs[0].settings.profile
@@ -147,22 +147,36 @@ def read_scores(runs: Sequence[Run]) -> pd.DataFrame:
     return scores
 
 
-def draw_table1(scores: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
-    """A panel per metric, a line per benchmark: the mean of each method and its standard error over seeds."""
+def draw_table1(scores: pd.DataFrame, compared: pd.DataFrame, path: Path) -> None:
+    """Above, a panel per metric, a line per benchmark: each method's mean and its standard error over seeds. Below, the same
+    lines with the methods' differences from GRPO.
+    """
     groups = scores.groupby(["metric", "benchmark", "method"], sort=False)["value"]
-    means = groups.agg(["mean", "sem"]).reset_index().rename(columns={"benchmark": "line", "method": "series"})
+    means = groups.agg(["mean", "sem"]).reset_index()
     error = means["sem"].fillna(0.0)  # one seed: no bar
     means = means.assign(value=means["mean"], low=means["mean"] - error, high=means["mean"] + error)
-    panels = {
-        with_sampling(title, scores[scores["metric"] == metric]): means[means["metric"] == metric]
+    titles = {
+        metric: with_sampling(title, scores[scores["metric"] == metric])
         for metric, title in METRICS.items()
         if metric in set(scores["metric"])
     }
+    panels = {title: means[means["metric"] == metric] for metric, title in titles.items()}
+    xlabel = dict.fromkeys(panels, "correct (%)")
+    beside = {}
+    if len(compared):
+        differences = compared.rename(columns={"difference": "value"})
+        below = {f"{title}: minus GRPO": differences[differences["metric"] == of] for of, title in titles.items()}
+        panels, beside = panels | below, dict.fromkeys(below, 0.0)
+        xlabel |= dict.fromkeys(below, "difference (points)")
+    panels = {title: rows.rename(columns={"benchmark": "line", "method": "series"}) for title, rows in panels.items()}
     seeds = scores.groupby("method")["seed"].nunique()
     count = f"{seeds.min()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
-    bars = "; bars: standard error over seeds" if seeds.max() > 1 else ""
-    note = f"Profile {scores['profile'].iloc[0]}, seeds per method: {count}{bars}"
-    draw_dots(panels, path, series=methods, xlabel="correct (%)", note=note)
+    bars = "; bars above: standard error over seeds" if seeds.max() > 1 else ""
+    note = f"Profile {scores['profile'].iloc[0]}, seeds per method: {count}{bars}" + (
+        f"\nbelow: {THICK}" if beside else ""
+    )
+    methods = looks_of(list(scores["method"].unique()))
+    draw_dots(panels, path, looks=methods, columns=len(titles), beside=beside, xlabel=xlabel, note=note)
 
 
 def _scored(title: str, rows: pd.DataFrame, overhead: Mapping[str, str]) -> dict[str, Any]:

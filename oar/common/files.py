@@ -35,3 +35,8 @@ def write_text_atomic(path: Path, text: str) -> None:
     """Write `text` as UTF-8 through `atomic_path`."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def shown(path: Path) -> Path:
+    """As a person types it: from the working folder on, where it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

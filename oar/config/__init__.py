@@ -5,7 +5,7 @@ or a combination that cannot work ends in one `ConfigError` sentence before any 
 """
 
 from oar.config.build import build, build_function, validated
-from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig
+from oar.config.credit import CounterfactualConfig, GatingConfig, MethodConfig, ProbeConfig, TeacherConfig
 from oar.config.data import BenchmarkConfig, DataConfig, LoraConfig, ModelConfig
 from oar.config.evaluation import EvaluationConfig, SetSamplingConfig
 from oar.config.learner import LearnerConfig, TrackingConfig
@@ -28,6 +28,7 @@ __all__ = [
     "SetSamplingConfig",
     "SyncConfig",
     "Table1Config",
+    "TeacherConfig",
     "TrackingConfig",
     "TrainConfig",
     "build",

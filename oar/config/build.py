@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib import import_module
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FunctionType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from oar.common.errors import ConfigError, OarError, did_you_mean
 from oar.config.checks import check_bounds
@@ -28,6 +28,8 @@ ROOMS = (
     "oar.tasks.data.sources",
     "oar.tasks.data.procedural",
     "oar.tasks.words.teaching",
+    "oar.tasks.sheets.generator",
+    "oar.tasks.sheets.teaching",
     "experiments.fidelity.signals",
 )
 FUNCTION_ROOMS = ("oar.tasks.rewards",)
@@ -73,7 +75,7 @@ def _built(key: str, target: Mapping[str, Any], kinds: tuple[type, ...], rooms: 
 def validated(config: "DictConfig | ListConfig", schema: type[Settings]) -> Settings:
     """The composed configuration as dataclasses. Raises ConfigError in one sentence for whatever is wrong with it."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf.errors import OmegaConfBaseException, ValidationError
 
     try:
         merged = OmegaConf.merge(OmegaConf.structured(schema), config)
@@ -84,10 +86,19 @@ def validated(config: "DictConfig | ListConfig", schema: type[Settings]) -> Sett
         key = f" ({error.full_key})" if getattr(error, "full_key", None) else ""
         # Of a key that is not there, the dataclass that should have it says what it has.
         names = [field.name for field in fields(error.object_type)] if is_dataclass(error.object_type) else []
+        if isinstance(error, ValidationError) and (wanted := _keys_of(error.object_type, error.key)):
+            raise ConfigError(f"{error.full_key} must hold {', '.join(wanted)}, but is {error.value!r}.") from error
         near = did_you_mean(str(error.key), names) if isinstance(error, KeyError | AttributeError) else ""
         raise ConfigError(f"The configuration does not fit: {reason}{key}{near or '.'}") from error
     assert isinstance(settings, schema)
     return settings
+
+
+def _keys_of(schema: Any, name: Any) -> list[str]:
+    """Of the group that a field of a schema holds; empty where it holds a value."""
+    kind = get_type_hints(schema).get(name) if is_dataclass(schema) else None
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return [field.name for one in kinds if is_dataclass(one) for field in fields(one)]
 
 
 def _names(node: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oar.config.checks import one_of, require
-from oar.names import CONTROLS, COUNTERFACTUALS, CUTS, PROBES, THRESHOLDS
+from oar.names import CONTROLS, COUNTERFACTUALS, CUTS, PROBES, TEACHERS, THRESHOLDS
 
 
 def check_reward(reward: Mapping[str, Any]) -> None:
@@ -41,6 +41,25 @@ class ContinuationsConfig:
 
 
 @dataclass
+class TeacherConfig:
+    """Who scores completions with a privileged look: the policy itself, the starting model, or a copy that follows the policy."""
+
+    kind: str
+    every: int
+    rate: float
+
+    def __post_init__(self) -> None:
+        one_of("method.teacher.kind", self.kind, TEACHERS)
+        require(self.every >= 1, "method.teacher.every", "1 or more", self.every)
+        require(0 < self.rate <= 1, "method.teacher.rate", "above 0 and at most 1", self.rate)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is a copy that changes as the policy does."""
+        return self.kind in ("synced", "averaged")
+
+
+@dataclass
 class MethodConfig:
     """Which signal says what a token is worth. `estimator` names its class: a new method is one file and one YAML.
 
@@ -56,6 +75,8 @@ class MethodConfig:
     times_surprisal: bool
     preserve_mass: bool
     control: str
+    decoupled_rewards: bool
+    teacher: TeacherConfig
 
     def __post_init__(self) -> None:
         one_of("method.control", self.control, CONTROLS)

@@ -40,9 +40,8 @@ class ModelConfig:
     lora: LoraConfig | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.path is not None or self.teach is not None, "model.path", "a folder where model.teach is null", None
-        )
+        expected = f"a folder (conf/model/{self.name}.yaml has the command that downloads it) where model.teach is null"
+        require(self.path is not None or self.teach is not None, "model.path", expected, None)
         one_of("model.dtype", self.dtype, ("float32", "bfloat16"))
         require(bool(self.marker), "model.marker", "the text that announces an answer", self.marker)
 
@@ -105,8 +104,8 @@ class DatasetConfig:
 class BenchmarkConfig:
     """Which problems are evaluated on: published sets (`sources` by name), embedded tiers or tasks of reasoning-gym.
 
-    `path`: local copies instead of the hub, as one file, a folder, or a file by set. `options`: of tasks of reasoning-gym by
-    name; None where the sets are no such tasks.
+    `path`: local copies instead of the hub, as one file, a folder, or a file by set. `options`: of tasks of reasoning-gym or of
+    sheets by name; None where the sets are no such tasks.
     """
 
     name: str

@@ -33,7 +33,10 @@ class SetSamplingConfig:
 
 @dataclass
 class EvaluationConfig:
-    """How accuracy is measured: a small set on the way, the final set at the end (`final_problems` None: all of it)."""
+    """How accuracy is measured: a small set on the way, the final set at the end (`final_problems` None: all of it).
+
+    `stop_at`: the mean reward on the learning curve at which training ends; None: it ends after `learner.steps`.
+    """
 
     curve_every: int
     curve_problems: int
@@ -43,6 +46,7 @@ class EvaluationConfig:
     top_p: float
     max_new_tokens: int
     sets: dict[str, SetSamplingConfig] = field(default_factory=dict)
+    stop_at: float | None = None
 
     def __post_init__(self) -> None:
         require(self.curve_every >= 1, "evaluation.curve_every", "1 or more", self.curve_every)

@@ -1,6 +1,6 @@
 """The update, and where its metrics go."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oar.config.checks import one_of, require
 from oar.names import AGGREGATIONS, RATIO_LEVELS
@@ -12,9 +12,14 @@ class TrackingConfig:
 
     mode: str
     project: str
-    group: str
     samples_every: int
     samples: int
+    group: str | None = None
+    entity: str | None = None
+    name: str | None = None
+    tags: list[str] = field(default_factory=list)
+    notes: str | None = None
+    checkpoints: bool = False
 
     def __post_init__(self) -> None:
         one_of("tracking.mode", self.mode, ("offline", "online", "disabled"))

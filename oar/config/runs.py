@@ -41,7 +41,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         one_of("device", self.device, DEVICES)
-        one_of("resume", self.resume, ("never", "auto"))
+        expected = "one of never, auto (which goes on with the run in output_dir)"
+        require(self.resume in ("never", "auto"), "resume", expected, self.resume)
         check_reward(self.reward)
         require(
             "random" not in self.reward or self.learner.max_refills == 0,
@@ -73,12 +74,35 @@ class TrainConfig:
             "1 where gating.threshold is released_drift, whose level goes from each completion to the next",
             self.learner.ranks,
         )
+        require(
+            not self.method.decoupled_rewards or self.learner.overlong != "soft_penalty",
+            "learner.overlong",
+            "keep or mask where method.decoupled_rewards is true, since the penalty is on the sum of the rewards",
+            self.learner.overlong,
+        )
+        weights = [term.get("weight", 1.0) for term in self.reward.values()]
+        require(
+            not self.method.decoupled_rewards or any(weights),
+            "reward",
+            "terms of which one has a weight where method.decoupled_rewards is true",
+            weights,
+        )
+        require(
+            self.method.teacher.kind != "averaged" or self.learner.compute_dtype == "float32",
+            "method.teacher.kind",
+            "live, start or synced where learner.compute_dtype is bfloat16, in which a small step of an average is lost",
+            "averaged",
+        )
         alone = self.rollout.servers == self.rollout.tensor_parallel == self.learner.ranks == 1
         several = self.sync.name == "ipc" and not alone
         require(not several, "sync.name", "nccl or checkpoint where there are several GPUs", self.sync.name)
 
     def identity(self) -> str:
-        """A hash of all that decides what a run computes; a checkpoint of another identity is not resumed.
+        """A hash of `computed`; a checkpoint of another identity is not resumed."""
+        return config_hash(self.computed())[:12]
+
+    def computed(self) -> dict[str, Any]:
+        """The settings that decide what a run computes.
 
         How long a run is, what it may build, where it writes, reports, finds its engine or reaches it does not change a
         step, so it is left out.
@@ -101,16 +125,17 @@ class TrainConfig:
             *("startup_timeout_s", "request_timeout_s", "restart", "max_restarts"),
         ):
             del content["rollout"][key]
-        return config_hash(content)[:12]
+        return content
 
     def measure(self) -> str:
         """A hash of what is evaluated and how."""
-        benchmark = asdict(self.benchmark)
+        benchmark, evaluation = asdict(self.benchmark), asdict(self.evaluation)
+        # What was measured before there were any of these is measured alike.
         if self.benchmark.options is None:
-            del benchmark["options"]  # what was measured before there were any is measured alike
-        return config_hash({"template": self.template, "evaluation": asdict(self.evaluation), "benchmark": benchmark})[
-            :12
-        ]
+            del benchmark["options"]
+        if self.evaluation.stop_at is None:
+            del evaluation["stop_at"]
+        return config_hash({"template": self.template, "evaluation": evaluation, "benchmark": benchmark})[:12]
 
 
 @dataclass

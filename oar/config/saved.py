@@ -1,6 +1,6 @@
 """The configuration that a run left in its folder. The folder may be somebody else's, so it is read as data and nothing more."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from oar.common.errors import DataError
+from oar.common.errors import DataError, OarError
 from oar.config.build import validated
 from oar.config.runs import TrainConfig
 
@@ -39,6 +39,24 @@ def saved_settings(file: Path, allow_targets: Sequence[str]) -> TrainConfig:
     Raises DataError as `saved_config`, ConfigError where the settings do not fit.
     """
     return replace(validated(saved_config(file), TrainConfig), allow_targets=list(allow_targets))
+
+
+def changed_settings(file: Path, cfg: TrainConfig) -> str:
+    """What decides a run and is another in a config.yaml, as "gating.tau was 0.4 and is 0.5"; empty where that cannot be read."""
+    try:
+        before = saved_settings(file, ())
+    except (OSError, OarError):
+        return ""
+    return ", ".join(_changes(before.computed(), cfg.computed()))
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for key in dict.fromkeys([*before, *now]):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changes(old, new, f"{above}{key}.")
+        elif old != new:
+            yield f"{above}{key} was {old} and is {new}"
 
 
 def _texts(node: Any) -> Iterator[str]:

@@ -100,6 +100,16 @@ class EvaluationResult:
         shown.loc[is_reward, "value"] = self.summary.loc[is_reward, "value"].round(3)
         return str(shown.where(shown.notna(), "").to_string(index=False))
 
+    def overview(self) -> str:
+        """The same in short: a line per benchmark, a column per metric with its interval. Of pass@k there must be one k."""
+        digits = self.summary["metric"].map(lambda metric: 3 if metric in REWARD_METRICS.values() else 1)
+        bounds = self.summary[["value", "ci_low", "ci_high"]].itertuples(index=False)
+        shown = [f"{v:.{n}f} [{low:.{n}f}, {high:.{n}f}]" for (v, low, high), n in zip(bounds, digits, strict=True)]
+        table = self.summary.assign(shown=shown).pivot_table(
+            "shown", "benchmark", "metric", aggfunc="first", sort=False
+        )
+        return str(table.rename_axis(index=None, columns=None).to_string(na_rep=""))
+
     def save(self, folder: Path, provenance: Mapping[str, object]) -> None:
         """Write samples.parquet, evaluation.csv and evaluation.json (with `provenance`), each atomically, json last."""
         with atomic_path(folder / "samples.parquet") as path:

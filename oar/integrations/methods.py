@@ -49,8 +49,8 @@ def estimator_named(method: str, counterfactual: str) -> CreditSignal:
             )
         if needs_batch(own):
             raise ConfigError(
-                f"method must weigh each completion on its own, but {method} compares those of a step, which this adapter sees a "
-                "few at a time: train it with this repository's own learner."
+                f"method must look at each completion alone, but {method} compares completions, which this adapter credits some "
+                "at a time: train it with this repository's own learner."
             )
         return own
     oar_p = PerturbationImportance(counterfactual)

@@ -19,6 +19,7 @@ from oar.common.clock import Clock
 from oar.common.errors import ConfigError, DataError, MissingPackageError
 from oar.common.seeding import derive_seed
 from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
+from oar.config.checks import require
 from oar.integrations.methods import estimator_named, gating_named
 from oar.method.batch import CompletionBatch, collate
 from oar.method.credit import CreditAssigner
@@ -101,6 +102,7 @@ class OARGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        require(bool(self.marker), "marker", "the text that announces an answer", self.marker)
         CounterfactualConfig(self.counterfactual)
         self.make_estimator()
         self.gating_settings()
@@ -189,6 +191,7 @@ class OARGRPOTrainer(GRPOTrainer):
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
         gated = gives(self.estimator) == "importance"
         index = ((advantages != 0) & (batch.has_answer | (not gated))).nonzero()[:, 0]
+        before = self.accelerator.process_index * len(batch)  # completions of the processes before this one
         at_once = (
             cfg.per_device_train_batch_size * batch.input_ids.shape[1]
         )  # tokens of one of TRL's own padded forwards
@@ -196,7 +199,7 @@ class OARGRPOTrainer(GRPOTrainer):
             for rows in batch.micro_batches(index, at_once):
                 some = batch.rows(rows)
                 scores = self._scores(policy, some, rows, output)
-                seeds = [derive_seed(cfg.seed, "credit", step, row) for row in rows.tolist()]
+                seeds = [derive_seed(cfg.seed, "credit", step, before + row) for row in rows.tolist()]
                 given = credit(policy, some, scores, advantages[rows], seeds=seeds, temperature=self.temperature)
                 weights[rows] = given.token_weights
         return weights
@@ -266,19 +269,31 @@ class OARGRPOTrainer(GRPOTrainer):
         self._forward_is_proven = True
 
     def _note(self, batch: CompletionBatch, advantages: Tensor, weights: Tensor, seconds: float) -> None:
-        """Diagnostics of the weights (docs/METHOD.md §8) by the learner's names; fallbacks are a share of what is in the loss."""
-        credited, in_loss = batch.has_answer & (advantages != 0), batch.completion_lengths > 0
-        metrics = weight_metrics(weights[credited], batch.reasoning_mask[credited])
+        """Diagnostics of the weights (docs/METHOD.md §8) by the learner's names; fallbacks are a share of what is in the loss.
+
+        Of the completions of all processes; the seconds are those of the slowest.
+        """
+        weights, reasoning = self._of_all(weights), self._of_all(batch.reasoning_mask)
+        has_answer, in_loss = self._of_all(batch.has_answer), self._of_all(batch.completion_lengths) > 0
+        credited = has_answer & (self._of_all(advantages) != 0)
+        metrics = weight_metrics(weights[credited], reasoning[credited])
         metrics = {f"weights/{name}": value for name, value in metrics.items()}
-        metrics["probe/fallback_share"] = float((~batch.has_answer)[in_loss].float().mean())
-        metrics["seconds/credit"] = seconds
+        metrics["probe/fallback_share"] = float((~has_answer)[in_loss].float().mean())
+        metrics["seconds/credit"] = float(self._of_all(torch.tensor([seconds], device=weights.device)).max())
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
-        if not batch.has_answer.any():
+        if not has_answer.any() and self.accelerator.is_main_process:
             warnings.warn(
                 f"No completion of a batch announces an answer with {self.args.marker!r} (marker), so all tokens weigh 1.",
                 stacklevel=2,
             )
+
+    def _of_all(self, values: Tensor) -> Tensor:
+        """Values (B,) or (B, T) of this process's completions together with those of all others, in the order of processes."""
+        numbers = values.float()  # padding makes int64 of booleans, on those processes alone that pad
+        wide = self.accelerator.pad_across_processes(numbers, dim=1) if values.dim() > 1 else numbers
+        gathered: Tensor = self.accelerator.gather(wide)
+        return gathered.to(values.dtype)
 
 
 def refuse_unsupported(given: Mapping[str, Any]) -> None:
@@ -293,10 +308,10 @@ def refuse_unsupported(given: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{name} must not be given: credit is for completions whose tokens the policy wrote itself."
             )
-    if args.world_size > 1 or args.deepspeed or args.fsdp:
+    if args.deepspeed or args.fsdp:
         raise ConfigError(
-            "OARGRPOTrainer must run in one process without DeepSpeed and FSDP, since with several nothing was tested: start it "
-            "with python, or train with learner.ranks of experiments.train."
+            "OARGRPOTrainer must run without DeepSpeed and FSDP, which spread the weights that credit reads: start it with "
+            "`accelerate launch --multi_gpu` (DDP), or train with learner.ranks of experiments.train (FSDP2)."
         )
     if args.use_liger_kernel:
         raise ConfigError("use_liger_kernel must be false: it replaces layers that counterfactuals run through.")

@@ -13,6 +13,7 @@ from oar.config import TrainConfig, validated
 from oar.launch.supervisor import train
 from oar.rollout.server.fleet import KeptFleet
 from oar.runs.folder import finished
+from oar.runs.naming import named
 
 KEPT = KeptFleet()  # of this process; a launcher that runs several at a time (joblib) has one in each of its processes
 atexit.register(KEPT.stop)
@@ -28,7 +29,7 @@ def train_one_of_many(config: DictConfig) -> None:
     folder = Path(hydra.runtime.output_dir)
     name = f"{folder.name} ({', '.join(hydra.overrides.task) or 'no overrides'})"
     try:
-        cfg = validated(config, TrainConfig)
+        cfg = named(validated(config, TrainConfig), hydra.overrides.task, group=folder.parent.name)
         if cfg.resume == "auto" and finished(folder, cfg) is not None:
             print(f"{name}: has finished before", flush=True)
             return

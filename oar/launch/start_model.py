@@ -5,7 +5,7 @@ from pathlib import Path
 
 from oar.common.errors import ConfigError
 from oar.config import ModelConfig, build
-from oar.tasks.words.base_model import ensure_base_model
+from oar.tasks.embedded.base_model import ensure_base_model
 
 
 def model_folder(cfg: ModelConfig, progress: Callable[[str], None]) -> Path:

@@ -3,17 +3,18 @@
 import fcntl
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from omegaconf import OmegaConf
+from rich.console import Console
 
 from oar.command_line.exit_codes import terminable
 from oar.common.errors import ConfigError, EngineError, OarError
-from oar.common.files import write_text_atomic
+from oar.common.files import shown, write_text_atomic
 from oar.common.processes import ChildProcess
 from oar.config import EvaluateConfig, ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
 from oar.launch.start_model import model_folder, refuse_missing_model
@@ -23,6 +24,7 @@ from oar.learner.launch import learner_command
 from oar.learner.recovery import ENGINE_LOST
 from oar.model.load import weights_size
 from oar.rollout.access import TOKEN_VARIABLE, engine_token
+from oar.rollout.client.http import BUSY_S, HttpServer
 from oar.rollout.server.engine import EngineOptions, VllmEngine, telling_lines
 from oar.rollout.server.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from oar.rollout.sync import refuse_without_gpu
@@ -44,7 +46,7 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
     Everything that can be refused is refused before the first process starts. Raises ConfigError for that, EngineError when the
     engine cannot start or dies (and is not to be restarted), OarError when the learner is killed.
     """
-    check_tracking(cfg.tracking.mode)  # type: ignore[arg-type]  # validated
+    check_tracking(cfg.tracking.mode)
     refuse_without_gpus(cfg)
     refuse_without_gpu(cfg.sync)
     Method.built(cfg)
@@ -73,6 +75,7 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
     with ExitStack() as running:
         running.enter_context(terminable())
         running.enter_context(locked(folder))
+        refuse_silent_servers(cfg.rollout)
         config_file = folder / "config.yaml"
         write_text_atomic(config_file, OmegaConf.to_yaml(OmegaConf.structured(cfg)))
         parent = None if cfg.sync.folder is None else Path(cfg.sync.folder)
@@ -82,13 +85,14 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
             running.callback(clear, between)  # the learner does so after each push; this is for one that was killed
         engine = None
         if servers:
-            engine = running.enter_context(VllmFleet(servers)) if reused is None else reused.fitting(servers)
+            engine = running.enter_context(own_fleet(servers)) if reused is None else reused.fitting(servers)
         command = [*learner_command(cfg.learner.ranks), "--config", str(config_file), "--model", str(start_model)]
         command += ["--engine-urls", *(engine.urls if engine else cfg.rollout.urls), "--sync-folder", str(sync_folder)]
         command += ["--allow-targets", *cfg.allow_targets]
         lost = folder / ENGINE_LOST
         lost.unlink(missing_ok=True)
         environment = {TOKEN_VARIABLE: engine.token} if engine else {}
+        running.callback(Console().show_cursor)  # which the bar of a learner that was ended has left hidden
         learner = running.enter_context(ChildProcess(command, env=environment))
         polls = 0
         while (code := learner.poll()) is None and (engine is None or cfg.rollout.restart or engine.poll() is None):
@@ -112,6 +116,22 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
                 " from the last checkpoint with resume=auto."
             )
         return 1 if code is None else code
+
+
+def refuse_silent_servers(rollout: RolloutConfig) -> None:
+    """Raises ConfigError where nobody, or something else than vLLM, is at an address of `rollout.url`."""
+    for url in rollout.urls:
+        if HttpServer(url, BUSY_S, engine_token(rollout.token_file)).refuses("/health"):
+            raise ConfigError(
+                f"rollout.url must be the address of a running vLLM server, but {url} does not answer as one: start it there, or "
+                "leave rollout.url out."
+            )
+
+
+def own_fleet(servers: Sequence[EngineOptions]) -> VllmFleet:
+    """The servers of one program alone, and a word to who waits for them."""
+    print(f"starting {len(servers)} vLLM server(s), about a minute; log: {shown(servers[0].log_path)}", flush=True)
+    return VllmFleet(servers)
 
 
 def refuse_without_gpus(cfg: TrainConfig | EvaluateConfig) -> None:

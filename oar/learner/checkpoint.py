@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oar.common.errors import CheckpointError
 from oar.config import TrainConfig
+from oar.config.saved import changed_settings
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.optimizer_state import save_optimizer
 from oar.model.lora import ADAPTER_FOLDER, adapter_weights, save_adapter
@@ -41,12 +42,13 @@ def save_checkpoint(
     *,
     keep: int,
     ranks: Ranks = ALONE,
+    beside: Callable[[Path], None] = lambda _: None,
 ) -> Path:
     """Write `folder/step_<step>` and drop all but the last `keep` and the best one.
 
     All ranks call it, on a folder that all of them see. `state` (JSON) goes into state.json beside the hashes of every file;
-    its "accuracy", where there is one, decides which checkpoint is the best. On any failure to write, what was there before
-    stays as it was and CheckpointError says so.
+    its "accuracy", where there is one, decides which checkpoint is the best. `beside` writes into the folder what else a run has
+    to hold; the first rank calls it. On any failure to write, what was there before stays as it was and CheckpointError says so.
     """
     final = checkpoint_of(folder, step)
     temporary = folder / f".{final.name}.tmp"
@@ -63,6 +65,7 @@ def save_checkpoint(
             tokenizer.save_pretrained(temporary)
             if adapter:
                 save_adapter(model, adapter, temporary / ADAPTER_FOLDER)
+            beside(temporary)
         else:
             take_part(model)
         ranks.wait()
@@ -112,9 +115,10 @@ def resumable_checkpoint(folder: Path, cfg: TrainConfig) -> Path | None:
     if checkpoint is None:
         return None
     if load_state(checkpoint)["identity"] != cfg.identity():
+        changed = changed_settings(folder / "config.yaml", cfg)
         raise CheckpointError(
-            f"{checkpoint} belongs to a run with other settings: resume with the settings in its run's config.yaml, or "
-            "choose another output_dir."
+            f"{checkpoint} belongs to a run with other settings{f' ({changed})' if changed else ''}: resume with the settings "
+            "in its run's config.yaml, or choose another output_dir."
         )
     if checkpoint_step(checkpoint) > cfg.learner.steps:
         raise CheckpointError(

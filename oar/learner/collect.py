@@ -38,9 +38,9 @@ class GradedGroup:
 class GradedBatch:
     """B completions, group by group: tensors, texts for people, rewards (B,), and whether each was right and cut off (B,).
 
-    terms: what each earns by the name of a reward, of which `rewards` are the weighted sums.
+    terms: what each earns by the name of a reward, of which `rewards` are the weighted sums; streams (B, S): the same as numbers.
     weight_version: of the weights that drew them; of several the oldest.
-    marks: the task's ground truth (B, T) by name, False outside the completion; those that all problems know.
+    marks: the task's ground truth (B, T) by name, False or 0 outside the completion; those that all problems know.
     outcomes: the share of completions that was judged in each way (oar.tasks.verifier.grade.OUTCOMES).
     values: what the state before each token is worth (B, T), NaN where nobody knows, None where no continuations were drawn.
     """
@@ -50,6 +50,7 @@ class GradedBatch:
     texts: list[str]
     terms: list[Mapping[str, float]]
     rewards: Tensor
+    streams: Tensor
     correct: Tensor
     marks: Mapping[str, Tensor]
     truncated: Tensor
@@ -86,8 +87,13 @@ def grade_groups(
     ]
 
 
-def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.device) -> GradedBatch:
-    """Find each completion's segments and its ground truth, and collate all."""
+def collate_groups(
+    groups: Sequence[GradedGroup], task: Task, device: torch.device, context: str | None = None
+) -> GradedBatch:
+    """Find each completion's segments and its ground truth, and collate all.
+
+    `context` (`oar.names.CONTEXTS`): what privileged prompts show, None where none are asked for.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     owners = [group.problem for group in groups for _ in group.rollouts]
     texts = [text for group in groups for text in group.texts]
@@ -99,6 +105,9 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
         [rollout.sampler_logprobs for rollout in rollouts],
         [task.segments(rollout.completion_ids, text) for rollout, text in zip(rollouts, texts, strict=True)],
         [gold for group in groups for gold in [task.encode_gold(group.problem)] * len(group.rollouts)],
+        None
+        if context is None
+        else [ids for one in groups for ids in task.encode_contexts(context, one.problem, one.texts, one.verdicts)],
         pad_id=task.pad_id,
         device=device,
     )
@@ -109,6 +118,7 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
         texts=texts,
         terms=[one.terms for one in earned],
         rewards=torch.tensor([one.total for one in earned], dtype=torch.float32, device=device),
+        streams=torch.tensor([list(one.terms.values()) for one in earned], dtype=torch.float32, device=device),
         correct=torch.tensor([verdict.correct for verdict in verdicts], device=device),
         marks=_collated_marks(marks, batch.completion_mask),
         truncated=torch.tensor([rollout.finish_reason == "length" for rollout in rollouts], device=device),
@@ -119,20 +129,22 @@ def collate_groups(groups: Sequence[GradedGroup], task: Task, device: torch.devi
 
 
 def grade_rollouts(
-    problems: Sequence[Problem], groups: Sequence[Sequence[Rollout]], task: Task, device: torch.device
+    problems: Sequence[Problem],
+    groups: Sequence[Sequence[Rollout]],
+    task: Task,
+    device: torch.device,
+    context: str | None = None,
 ) -> GradedBatch:
     """Both at once: from the completions of each problem to a batch."""
-    return collate_groups(grade_groups(problems, groups, task), task, device)
+    return collate_groups(grade_groups(problems, groups, task), task, device, context)
 
 
-def _collated_marks(marks: Sequence[Mapping[str, Sequence[bool]]], completion_mask: Tensor) -> dict[str, Tensor]:
+def _collated_marks(marks: Sequence[Mapping[str, Sequence[int]]], completion_mask: Tensor) -> dict[str, Tensor]:
     """Marks as tensors like `completion_mask`. A name that only some completions have is left out: no mark is not False."""
     collated = {}
     for name in sorted(set.intersection(*(set(known) for known in marks))):
-        collated[name] = torch.zeros_like(completion_mask)
-        collated[name][completion_mask] = torch.tensor(
-            [marked for known in marks for marked in known[name]], device=completion_mask.device
-        )
+        values = torch.tensor([value for known in marks for value in known[name]], device=completion_mask.device)
+        collated[name] = torch.zeros_like(completion_mask, dtype=values.dtype).masked_scatter(completion_mask, values)
     return collated
 
 

@@ -13,18 +13,20 @@ from oar.common.seeding import derive_seed
 from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch
 from oar.learner.distributed import Ranks
-from oar.method.auxiliary import AuxiliaryLoss
+from oar.method.auxiliary import AuxiliaryLoss, KlByClass
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import make_gate
 from oar.method.importance import (
     CreditInputs,
     CreditSignal,
+    ImplicitReward,
     UniformImportance,
     gives,
     needs_batch,
     needs_continuations,
 )
+from oar.method.importance.base import context_of
 from oar.method.losses import Surrogate
 from oar.method.probes import make_probe
 from oar.tasks.task import Task
@@ -66,12 +68,53 @@ class Method:
             raise ConfigError(
                 f"method.control must be none with {cfg.method.name}, whose weights are all 1: permuted they are the same."
             )
+        contexts = {context_of(method.signal), context_of(method.auxiliary)} - {None}
+        if len(contexts) > 1:
+            raise ConfigError(
+                "method.estimator and method.auxiliary must ask for the same context, since a completion has one, but ask for "
+                f"{' and '.join(sorted(map(str, contexts)))}."
+            )
+        if method.learned is not None and (cfg.learner.ranks > 1 or cfg.learner.compute_dtype != "float32"):
+            raise ConfigError(
+                "learner.ranks must be 1 and learner.compute_dtype float32 where a method trains a reward model, which one rank "
+                f"holds whole, but are {cfg.learner.ranks} and {cfg.learner.compute_dtype}."
+            )
+        if method.kl_by_class is not None and cfg.learner.ranks > 1:
+            raise ConfigError(
+                "learner.ranks must be 1 where a KL term knows classes of problems, as the first rank does, but is "
+                f"{cfg.learner.ranks}."
+            )
+        if cfg.method.teacher.kind != "live" and method.context is None:
+            raise ConfigError(
+                f"method.teacher.kind must be live where the method asks for no privileged context, but is "
+                f"{cfg.method.teacher.kind!r}."
+            )
         return method
 
     @property
     def signed(self) -> bool:
         """Whether the signal gives token advantages of its own."""
         return gives(self.signal) == "advantages"
+
+    @property
+    def context(self) -> str | None:
+        """What its privileged look shows, if it asks for one."""
+        return context_of(self.signal) or context_of(self.auxiliary)
+
+    @property
+    def learned(self) -> ImplicitReward | None:
+        """How the reward model learns that is trained beside the policy, where there is one (`learned` of the signal)."""
+        return getattr(self.signal, "learned", None)
+
+    @property
+    def kl_by_class(self) -> KlByClass | None:
+        """Its KL term with a coefficient for each class of problems, where it has one."""
+        return self.auxiliary if isinstance(self.auxiliary, KlByClass) else None
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it compares with the starting model: by a reward model, or `needs_reference` of the auxiliary loss."""
+        return self.learned is not None or getattr(self.auxiliary, "needs_reference", False)
 
     @property
     def all_contribute(self) -> bool:
@@ -149,6 +192,13 @@ class StepCredit:
     cfg: TrainConfig
     step: int  # from 0
     clock: Clock
+    teacher: PreTrainedModel | None = None
+    reference: PreTrainedModel | None = None
+    announcement: Sequence[int] = ()
+    step_end_ids: Tensor | None = None
+    process_rewards: Tensor | None = None  # (B, T)
+    reference_logprobs: Tensor | None = None  # (B, T)
+    kl_coefficients: Tensor | None = None  # (B,)
 
     @property
     def needs_batch(self) -> bool:
@@ -166,11 +216,11 @@ class StepCredit:
             credit = self.assigner.assign(self.inputs(rows, scores))
         return Credited.of(rows, scores, credit)
 
-    def auxiliary_loss(self, rows: Tensor, scores: Scores) -> Tensor | None:
+    def auxiliary_loss(self, rows: Tensor, scores: Scores, old_logprobs: Tensor) -> Tensor | None:
         """(R, T) of the completions `rows`, whose `scores` are the update's own; None where the method has none."""
-        return None if self.auxiliary is None else self.auxiliary(self.inputs(rows, scores))
+        return None if self.auxiliary is None else self.auxiliary(self.inputs(rows, scores, old_logprobs))
 
-    def inputs(self, rows: Tensor, scores: Scores) -> CreditInputs:
+    def inputs(self, rows: Tensor, scores: Scores, old_logprobs: Tensor | None = None) -> CreditInputs:
         """All that is known of the completions `rows`."""
         return CreditInputs(
             self.model,
@@ -185,4 +235,13 @@ class StepCredit:
             values=None if self.graded.values is None else self.graded.values[rows],
             step=self.step,
             temperature=self.cfg.rollout.temperature,
+            teacher=self.teacher,
+            reference=self.reference,
+            old_logprobs=old_logprobs,
+            correct=self.graded.correct[rows],
+            announcement=self.announcement,
+            step_end_ids=self.step_end_ids,
+            process_rewards=None if self.process_rewards is None else self.process_rewards[rows],
+            reference_logprobs=None if self.reference_logprobs is None else self.reference_logprobs[rows],
+            kl_coefficients=None if self.kl_coefficients is None else self.kl_coefficients[rows],
         )

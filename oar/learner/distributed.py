@@ -88,6 +88,7 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
         texts=[],
         terms=[],
         rewards=shared["rewards"].to(device),
+        streams=shared["streams"].to(device),
         correct=shared["correct"].to(device),
         marks={name.removeprefix(_MARK): mark.to(device) for name, mark in shared.items() if name.startswith(_MARK)},
         truncated=shared["truncated"].to(device),
@@ -98,7 +99,7 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
 
 
 _BATCH = [field.name for field in fields(CompletionBatch)]
-_GRADED = ("rewards", "correct", "truncated", "weight_version")
+_GRADED = ("rewards", "streams", "correct", "truncated", "weight_version")
 _MARK = "marks/"
 
 

@@ -1,7 +1,8 @@
 """A whole run of the learner: restore, verify the engine, step, look, save; then the final evaluation."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from oar.common.files import shown
+from oar.common.progress import step_bar
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed
 from oar.config import TrainConfig
@@ -25,24 +28,29 @@ from oar.learner.checkpoint import (
     save_checkpoint,
 )
 from oar.learner.collect import GradedGroup, grade_groups
+from oar.learner.credit import Method
 from oar.learner.distributed import Ranks, joined
+from oar.learner.kl_by_class import AdaptedKl
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Recovery, Steady
+from oar.learner.reward_model import RewardModel
 from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
+from oar.learner.teacher import TEACHER_FOLDER, load_beside
 from oar.method.forward.logprobs import score_completions
 from oar.model.load import load_policy, load_tokenizer, load_trained
 from oar.rollout.access import engine_token
 from oar.rollout.client.servers import engine_at
 from oar.rollout.release import refuse_other_release
 from oar.rollout.sync import make_sync
-from oar.runs.tracking import Tracker, start_tracker
+from oar.runs.tracking import SAMPLES, Tracker, start_tracker
 from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.task import Task
 
 CURVE = f"eval/{MEAN}/avg@1"  # the accuracy that a point of the learning curve comes down to
+EARNED = f"eval/{MEAN}/reward@1"  # its mean reward, where that is more than right or wrong
 
 
 def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls: list[str], sync_folder: Path) -> None:
@@ -51,7 +59,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
     torch.set_num_threads(cfg.learner.threads)
     # On a GPU some kernels have no deterministic form; there a warning must do.
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-    with joined(cfg.learner) as ranks:
+    with ExitStack() as running:
+        ranks = running.enter_context(joined(cfg.learner))
         checkpoint = resumed(folder, cfg, ranks)
         learner = make_learner(cfg, checkpoint, start_model, engine_urls, sync_folder, ranks)
         if ranks.first:
@@ -65,12 +74,15 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                 print(f"going on from {checkpoint}", flush=True)
         steady = Recovery(cfg.rollout, folder, ranks, lambda: learner.step, partial(verify_sync, learner))
         steady(lambda: None)  # nothing but to verify the engine
+        bar = step_bar(str(shown(folder)), cfg.learner.steps, learner.step, shown=ranks.first)
+        tell = running.enter_context(bar)
         if checkpoint is None:
             curve = steady(partial(curve_point, learner))
             if tracker is not None:
                 tracker.log(0, curve)
-        first = learner.step + 1
-        while learner.step < cfg.learner.steps:
+                tell(0, "before the first step", held_out(curve))
+        first, reached = learner.step + 1, False
+        while learner.step < cfg.learner.steps and not reached:
             report = learner.training_step(steady)
             on_curve = learner.step % cfg.evaluation.curve_every == 0
             if cfg.rollout.max_staleness > 0 and (learner.step == first or on_curve):
@@ -79,7 +91,8 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
             curve = steady(partial(curve_point, learner)) if on_curve else {}
             if tracker is not None:
                 record(learner, tracker, report, curve, time.perf_counter() - evaluating)
-            if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps:
+            reached = ranks.agree(has_reached(cfg.evaluation.stop_at, curve))
+            if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps or reached:
                 save_checkpoint(
                     folder / CHECKPOINTS,
                     learner.step,
@@ -89,9 +102,12 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                     {"identity": cfg.identity(), "accuracy": curve.get(CURVE)},
                     keep=cfg.learner.keep_checkpoints,
                     ranks=ranks,
+                    beside=learner.save_beside,
                 )
+                if tracker is not None and cfg.tracking.checkpoints:
+                    tracker.log_checkpoint(learner.step, checkpoint_of(folder / CHECKPOINTS, learner.step))
             if tracker is not None:
-                print(progress_line(report, learner.step, cfg.learner.steps), flush=True)
+                tell(learner.step, progress_line(report, learner.step, cfg.learner.steps), held_out(curve))
         result = steady(partial(final_evaluation, learner)) if ranks.count == 1 else None
     if tracker is None:
         return  # a final evaluation may take hours, for which nobody needs to wait
@@ -104,16 +120,15 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
         "data": data,
         "seed": cfg.seed,
         "step": learner.step,
+        "reached": reached,
         "identity": cfg.identity(),
         "measure": cfg.measure(),
         "template": learner.task.template_record(),
     }
     result.save(folder, provenance)
+    tracker.log_final(learner.step, result.metrics(), result.summary.to_dict("records"))
     tracker.finish()
-    print(result.table(), flush=True)
-    best = best_checkpoint(folder / CHECKPOINTS)
-    if best is not None:
-        print(f"best on the learning curve: {best}", flush=True)
+    print(ending(result, folder), flush=True)
 
 
 def resumed(folder: Path, cfg: TrainConfig, ranks: Ranks) -> Path | None:
@@ -137,14 +152,24 @@ def make_learner(
     tokenizer = load_tokenizer(checkpoint or start_model)
     if ranks.count > 1 or cfg.learner.compute_dtype != "float32":
         shard(model, getattr(torch, cfg.learner.compute_dtype))
-    # The reference of a KL term is the model before training, also in a run that goes on from a checkpoint.
-    reference = load_policy(start_model, cfg.learner.compute_dtype) if cfg.learner.kl_coef > 0 else None
+    # The reference is the model before training, also in a run that goes on from a checkpoint.
+    method, dtype = Method.built(cfg), cfg.learner.compute_dtype
+    asked = cfg.learner.kl_coef > 0 or method.needs_reference or cfg.method.teacher.kind == "start"
+    reference = load_policy(start_model, dtype) if asked else None
+    teacher = None
+    if cfg.method.teacher.follows:
+        teacher = load_beside(start_model, None if checkpoint is None else checkpoint / TEACHER_FOLDER, dtype)
     token = engine_token(cfg.rollout.token_file)
     client = engine_at(engine_urls, cfg.rollout.request_timeout_s, token)
-    dtype = getattr(torch, cfg.model.dtype)
-    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder, dtype)
+    engine_dtype = getattr(torch, cfg.model.dtype)
+    sync = make_sync(cfg.sync, engine_at(engine_urls, cfg.sync.timeout_s, token), sync_folder, engine_dtype)
     task = Task.named(tokenizer, cfg.model.marker, cfg.template)
-    learner = Learner(cfg, model, reference, task, client, sync, ranks)
+    learner = Learner(cfg, model, reference, task, client, sync, ranks, teacher)
+    if method.learned is not None:
+        assert reference is not None  # it is asked for
+        learner.reward_model = RewardModel.loaded(method.learned, cfg.learner, start_model, checkpoint, reference)
+    if method.kl_by_class is not None:
+        learner.adapted_kl = AdaptedKl(method.kl_by_class, checkpoint)
     if checkpoint is not None:
         load_optimizer(checkpoint / OPTIMIZER_FOLDER, model, learner.optimizer)
         learner.step = checkpoint_step(checkpoint)
@@ -155,13 +180,11 @@ def make_tracker(cfg: TrainConfig, folder: Path) -> Tracker:
     """Where the run's metrics go."""
     return start_tracker(
         folder,
-        mode=cfg.tracking.mode,  # type: ignore[arg-type]  # validated
-        project=cfg.tracking.project,
-        group=cfg.tracking.group,
-        name=folder.name,
+        cfg.tracking,
         job_type=cfg.method.name,
         tags=[cfg.profile, cfg.method.name, cfg.gating.name, cfg.probe.name],
         config=asdict(cfg),
+        max_logprob_diff=cfg.sync.max_logprob_diff,
     )
 
 
@@ -208,6 +231,11 @@ def curve_point(learner: Learner) -> dict[str, float]:
     return _evaluate(learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1)).metrics()
 
 
+def has_reached(bound: float | None, curve: dict[str, float]) -> bool:
+    """Whether a point of the learning curve, where there is one, earns as much as training is to reach."""
+    return bound is not None and bool(curve) and curve.get(EARNED, curve[CURVE] / 100) >= bound
+
+
 def final_evaluation(learner: Learner) -> EvaluationResult:
     """avg@k at the configured temperature and greedy pass@1 on the final split."""
     cfg = learner.cfg.evaluation
@@ -235,6 +263,22 @@ def progress_line(report: StepReport, step: int, steps: int) -> str:
         f"length {metrics['train/completion_length']:.1f}  ess {metrics['weights/ess_ratio']:.3f}  "
         f"grad {metrics['train/grad_norm']:.3f}  {report.seconds['total']:.2f} s"
     )
+
+
+def held_out(curve: Mapping[str, float]) -> str:
+    """The accuracy of a point of the learning curve; empty where there is none."""
+    return f"held-out {curve[CURVE]:.1f} %" if CURVE in curve else ""
+
+
+def ending(result: EvaluationResult, folder: Path) -> str:
+    """What came out, and what to type next."""
+    best = best_checkpoint(folder / CHECKPOINTS)
+    lines = [result.overview(), f"written to {shown(folder)}"]
+    if best is not None:
+        lines.append(f"best on the learning curve: {shown(best)}")
+    if (folder / SAMPLES).exists():
+        lines.append(f"which tokens got the credit: make inspect ARGS='run={shown(folder)}'")
+    return "\n".join(lines)
 
 
 def _evaluate(learner: Learner, split: str, n: int | None, sampling: Callable[[str], Sampling]) -> EvaluationResult:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,13 +20,16 @@ from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
 from oar.learner.credit import Credited, Method, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
+from oar.learner.kl_by_class import AdaptedKl
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
+from oar.learner.reward_model import RewardModel
 from oar.learner.rollouts import GroupSampler, GroupStream
 from oar.learner.sharding import gathered, recomputed_layers
+from oar.learner.teacher import TEACHER_FOLDER, follow, save_beside
 from oar.learner.transfer import push
 from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer
-from oar.method.advantages import group_advantages, overlong_penalty
+from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import weight_metrics
 from oar.model.parameters import whole
@@ -62,14 +66,20 @@ class Learner:
         client: Engine,
         sync: WeightSync,
         ranks: Ranks = ALONE,
+        teacher: PreTrainedModel | None = None,
     ) -> None:
+        """`reference`: the starting model, where one is asked for; `teacher`: one that follows the policy."""
         self.cfg, self.model, self.reference = cfg, model, reference
+        self.reward_model: RewardModel | None = None
+        self.adapted_kl: AdaptedKl | None = None
+        self.teacher = reference if cfg.method.teacher.kind == "start" else teacher
+        self.method = Method.built(cfg)
         self.task, self.client, self.sync, self.ranks = task, client, sync, ranks
         self.step = 0
         self.source = build("data.source", cfg.data.source, cfg.allow_targets).fitting(self.fits)
         self.reward = RewardTerms.built(cfg.reward, cfg.allow_targets)
         self.groups = GroupStream(GroupSampler(cfg, task, client, self.source, self.reward) if ranks.first else None)
-        self.method = Method.built(cfg)
+        self.step_end_ids = torch.tensor(task.step_end_ids(), device=model.device)
         self.optimizer = make_optimizer(model, cfg.learner)
 
     def training_step(self, steady: Steady = once) -> StepReport:
@@ -81,38 +91,76 @@ class Learner:
         drawn = steady(partial(self.groups.take, self.step, clock))
         with clock("grading"):
             graded = self.batch(drawn.groups)
-            advantages = group_advantages(
-                self.rewards(graded),
-                cfg.num_generations,
-                divide_by_std=cfg.divide_by_std,
-                leave_one_out=cfg.leave_one_out,
-            )
+            advantages = self.advantages(graded)
         left_out = graded.truncated if cfg.overlong == "mask" else None
         data = LossBatch.of(graded.batch, advantages, left_out, all_contribute=self.method.all_contribute)
         credit = self.credit(graded, advantages, clock)
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
                 # With one update the weights that score are those that are updated: its own forward scores and credits too.
-                idle = ~data.contributing(self.reference)  # the update runs no forward for these
+                idle = ~data.contributing(self.kl_reference)  # the update runs no forward for these
                 scored = self.score(data, credit, torch.ones_like(idle) if credit.comes_first else idle)
             with clock("update"):
                 update, credited = self.update(data, credit, scored, graded.weight_version)
+                if self.reward_model is not None:
+                    update |= self.reward_model.learn(graded.batch, graded.correct)
+                if self.adapted_kl is not None and credit.reference_logprobs is not None:
+                    update |= self.adapted_kl.learn(graded, credited.old_logprobs, credit.reference_logprobs)
         self.step += 1
+        if self.follower is not None:
+            follow(self.follower, self.model, self.cfg.method.teacher, self.step)
         with clock("sync"):
             steady(self.publish)
         metrics = batch_metrics(graded, advantages, credited, cfg.num_generations) | drawn.metrics | update
         return StepReport(metrics, clock.seconds(), graded, advantages, credited)
 
+    @property
+    def kl_reference(self) -> PreTrainedModel | None:
+        """The reference of the objective's KL term, where it has one."""
+        return self.reference if self.cfg.learner.kl_coef > 0 else None
+
+    @property
+    def follower(self) -> PreTrainedModel | None:
+        """The teacher where it follows the policy."""
+        return self.teacher if self.cfg.method.teacher.follows else None
+
+    def save_beside(self, checkpoint: Path) -> None:
+        """Write what else changes as a run goes on: models beside the policy, coefficients. Raises OSError, SafetensorError."""
+        if self.follower is not None:
+            save_beside(self.follower, checkpoint / TEACHER_FOLDER)
+        if self.reward_model is not None:
+            self.reward_model.save(checkpoint)
+        if self.adapted_kl is not None:
+            self.adapted_kl.save(checkpoint)
+
     def fits(self, problem: Problem) -> bool:
-        """Whether its prompt leaves room for a whole completion: the engine refuses one that does not."""
+        """Whether its prompt leaves room for a whole completion: the engine refuses one that does not.
+
+        Raises DataError where the method is to show a solution that the problem does not have.
+        """
         rollout = self.cfg.rollout
+        if self.method.context == "solution":
+            self.task.encode_contexts("solution", problem, [], [])
         return len(self.task.encode_prompt(problem)) <= rollout.max_model_len - rollout.max_new_tokens
 
     def batch(self, groups: Sequence[GradedGroup]) -> GradedBatch:
         """What was drawn, of which only the first rank has any, as tensors on all ranks."""
         device = self.model.device
-        graded = collate_groups(groups, self.task, device) if self.ranks.first else None
+        graded = collate_groups(groups, self.task, device, self.method.context) if self.ranks.first else None
         return share_graded(graded, self.ranks, device)
+
+    def advantages(self, graded: GradedBatch) -> Tensor:
+        """(B,): how completions compare within their group, by all they earn or by each term of it."""
+        cfg = self.cfg.learner
+        compared = partial(
+            group_advantages,
+            num_generations=cfg.num_generations,
+            divide_by_std=cfg.divide_by_std,
+            leave_one_out=cfg.leave_one_out,
+        )
+        if not self.cfg.method.decoupled_rewards:
+            return compared(self.rewards(graded))
+        return decoupled_advantages(graded.streams, list(self.reward.weights.values()), compared)
 
     def rewards(self, graded: GradedBatch) -> Tensor:
         """(B,): what completions earn, less what their length costs."""
@@ -123,6 +171,14 @@ class Learner:
 
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
+        process_rewards = reference_logprobs = kl_coefficients = None
+        if self.reward_model is not None:
+            with clock("scoring"):
+                process_rewards = self.reward_model.rewards(graded.batch)
+        if self.adapted_kl is not None:
+            with clock("scoring"):
+                reference_logprobs = self.reference_logprobs(graded)
+            kl_coefficients = self.adapted_kl.coefficients(graded)
         return StepCredit(
             credit_assigner(self.cfg, self.task, self.method.signal, self.step),
             self.method.auxiliary,
@@ -133,7 +189,25 @@ class Learner:
             self.cfg,
             self.step,
             clock,
+            self.teacher,
+            self.reference,
+            self.task.encode_marker(self.cfg.probe.conclude),
+            self.step_end_ids,
+            process_rewards,
+            reference_logprobs,
+            kl_coefficients,
         )
+
+    @torch.no_grad()
+    def reference_logprobs(self, graded: GradedBatch) -> Tensor:
+        """(B, T) of all completions by the starting model, which there must be."""
+        assert self.reference is not None
+        batch, found = graded.batch, torch.zeros_like(graded.batch.sampler_logprobs)
+        everything = torch.arange(len(batch), device=found.device)
+        for rows in batch.micro_batches(everything, self.cfg.learner.micro_batch_tokens):
+            scored = score_completions(self.reference, batch.rows(rows), temperature=self.cfg.rollout.temperature)
+            found[rows] = scored.logprobs
+        return found
 
     @torch.no_grad()
     def score(self, data: LossBatch, credit: StepCredit, which: Tensor) -> list[Credited]:
@@ -179,7 +253,7 @@ class Learner:
             with gathered(self.model):
                 report, found = accumulate_gradient(
                     self.model,
-                    self.reference,
+                    self.kl_reference,
                     data,
                     index.to(self.model.device),
                     cfg,
@@ -235,5 +309,7 @@ def batch_metrics(
     }
     names = graded.terms[0] if graded.terms else ()
     earned = {f"reward/{name}": sum(terms[name] for terms in graded.terms) / len(graded.terms) for name in names}
+    if batch.context_ids.shape[1]:
+        metrics["credit/context_share"] = float(batch.has_context.float().mean())
     how = {f"grading/{outcome}_share": share for outcome, share in graded.outcomes.items()}
     return metrics | earned | how | {f"weights/{name}": value for name, value in weights.items()}

@@ -63,7 +63,7 @@ def accumulate_gradient(
     max_completion_length: int,
     credit: Callable[[Tensor, Scores], Credited],
     surrogate: Surrogate | None = None,
-    auxiliary: Callable[[Tensor, Scores], Tensor | None] = lambda *_: None,
+    auxiliary: Callable[[Tensor, Scores, Tensor], Tensor | None] = lambda *_: None,
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, float], list[Credited]]:
     """Add the gradient of the loss of completions `index` to the parameters' `.grad`, `micro_batch_tokens` at a time.
@@ -74,7 +74,8 @@ def accumulate_gradient(
     `credit(rows, scores)` says what the loss needs of a micro-batch, given the update's own forward of it: on the policy one
     forward serves credit and loss (`StepCredit`); else it is looked up (`Credited.lookup`). Completions whose advantage is 0 have
     no gradient and are left out of the forward, not out of the normaliser (with a reference, that is a KL term, every one has);
-    those outside `data.loss_mask` are left out of both. `auxiliary(rows, scores)` is a loss per token that is added, or None.
+    those outside `data.loss_mask` are left out of both. `auxiliary(rows, scores, old_logprobs)` is a loss per token that is
+    added, or None.
     Returns the loss and the shares of clipped tokens and of the approximate KL; and the credit of this rank's micro-batches.
     """
     mask = data.loss_mask[index]
@@ -88,7 +89,7 @@ def accumulate_gradient(
         with recomputed_layers(model, cfg.activation_checkpointing):
             scores = score_completions(model, batch, temperature=temperature)
             given = credit(rows, scores)  # a credit signal may have a graph of its own
-            beside = auxiliary(rows, scores)
+            beside = auxiliary(rows, scores, given.old_logprobs)
         logprobs = scores.logprobs
         del scores  # the forward was needed for the credit alone: not over the backward pass and the next forward
         ref_logprobs = None

@@ -1,5 +1,7 @@
 """Group-relative advantages: GRPO and its usual variants (docs/METHOD.md §1), and what a completion's length costs."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,17 @@ def group_advantages(
     # The mean of equal rewards may differ from them in the last bit.
     all_equal = (grouped == grouped[:, :1]).all(dim=1, keepdim=True)
     return torch.where(all_equal, torch.zeros_like(centred), centred).view(-1)
+
+
+def decoupled_advantages(terms: Tensor, weights: Sequence[float], compared: Callable[[Tensor], Tensor]) -> Tensor:
+    """(B,): the weighted mean over reward terms (B, S) of the advantages that each one has by itself.
+
+    `compared`: rewards (B,) to advantages (B,), e.g. `group_advantages`. A term that varies little in a group then counts as
+    much as one that varies a lot, where in the advantage of a sum it would drown (CRPO, arXiv 2605.25511, whose two streams are
+    weighted by 0.5 each).
+    """
+    found = sum(weight * compared(term) for weight, term in zip(weights, terms.unbind(1), strict=True))
+    return torch.as_tensor(found) / sum(abs(weight) for weight in weights)
 
 
 def overlong_penalty(completion_lengths: Tensor, max_completion_length: int, buffer: int) -> Tensor:

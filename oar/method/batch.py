@@ -5,7 +5,7 @@ never looks right, so no attention mask is needed and padding cannot matter.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,7 +20,9 @@ class CompletionBatch:
     input_ids (B, L), prompt_lengths (B,), completion_lengths (B,), completion_ids (B, T), sampler_logprobs (B, T);
     masks (B, T): completion_mask, and of a completion with an answer span reasoning_mask, marker_mask, answer_mask
     (all False where there is none: docs/METHOD.md §2, fallback). gold_ids and gold_mask (B, K): the tokens of the right answer as
-    it would stand behind the marker; K is 0 where nobody has said them.
+    it would stand behind the marker; K is 0 where nobody has said them. context_ids (B, C), context_lengths (B,): another
+    prompt, with a privileged look, under which the same completion can be scored; 0 long where a completion has none, and C is
+    0 where nobody has made any.
     """
 
     input_ids: Tensor
@@ -34,6 +36,8 @@ class CompletionBatch:
     sampler_logprobs: Tensor
     gold_ids: Tensor
     gold_mask: Tensor
+    context_ids: Tensor
+    context_lengths: Tensor
     pad_id: int
 
     def __len__(self) -> int:
@@ -43,6 +47,22 @@ class CompletionBatch:
     def has_answer(self) -> Tensor:
         """(B,) whether the completion has an answer span."""
         return self.answer_mask.any(dim=1)
+
+    @property
+    def has_context(self) -> Tensor:
+        """(B,) whether there is a privileged prompt for the completion."""
+        return self.context_lengths > 0
+
+    def in_context(self) -> "CompletionBatch":
+        """The same completions behind their privileged prompts, which all of them must have."""
+        width = int((self.context_lengths + self.completion_lengths).max())
+        place = torch.arange(width, device=self.input_ids.device).expand(len(self), width)
+        behind = place - self.context_lengths[:, None]
+        context = self.context_ids.gather(1, place.clamp(max=self.context_ids.shape[1] - 1))
+        completion = self.completion_ids.gather(1, behind.clamp(0, self.completion_ids.shape[1] - 1))
+        ids = torch.where(behind < 0, context, completion)
+        ids = ids.masked_fill(behind >= self.completion_lengths[:, None], self.pad_id)
+        return replace(self, input_ids=ids, prompt_lengths=self.context_lengths)
 
     def micro_batches(self, index: Tensor, max_tokens: int) -> tuple[Tensor, ...]:
         """`index` (integer positions) in parts of at most `max_tokens` tokens of prompt and completion; one row at least.
@@ -80,11 +100,15 @@ def collate(
     sampler_logprobs: Sequence[Sequence[float]],
     segments: Sequence[Segments | None],
     golds: Sequence[Sequence[int]] = (),
+    contexts: Sequence[Sequence[int]] | None = None,
     *,
     pad_id: int,
     device: torch.device | str = "cpu",
 ) -> CompletionBatch:
-    """Token ids and borders, one entry per completion, as one batch of tensors. `golds`: right answers, of all or of none."""
+    """Token ids and borders, one entry per completion, as one batch of tensors. `golds`: right answers, of all or of none.
+
+    `contexts`: privileged prompts, empty for a completion that has none; None where nobody has made any.
+    """
     prompt_lengths = torch.tensor([len(ids) for ids in prompts])
     completion_lengths = torch.tensor([len(ids) for ids in completions])
     rows, width = len(prompts), int(completion_lengths.max())
@@ -99,10 +123,8 @@ def collate(
         found = segments[row]
         if found is not None:
             borders[row] = torch.tensor([found.reasoning_end, found.answer_start, found.answer_end])
-    gold_lengths = torch.tensor([len(gold) for gold in golds] or [0] * rows)
-    gold_mask = torch.arange(int(gold_lengths.max()))[None, :] < gold_lengths[:, None]
-    gold_ids = torch.full(gold_mask.shape, pad_id)
-    gold_ids[gold_mask] = torch.tensor([token for gold in golds for token in gold], dtype=torch.long)
+    gold_ids, gold_mask = _padded(golds or [[]] * rows, pad_id)
+    context_ids, context_mask = _padded([[]] * rows if contexts is None else contexts, pad_id, contexts is not None)
     position = torch.arange(width)[None, :]
     reasoning_end, answer_start, answer_end = borders[:, :, None].unbind(1)
     batch = CompletionBatch(
@@ -117,6 +139,17 @@ def collate(
         sampler_logprobs=logprobs,
         gold_ids=gold_ids,
         gold_mask=gold_mask,
+        context_ids=context_ids,
+        context_lengths=context_mask.sum(dim=1),
         pad_id=pad_id,
     )
     return CompletionBatch(**{name: getattr(batch, name).to(device) for name in _TENSORS}, pad_id=pad_id)
+
+
+def _padded(rows: Sequence[Sequence[int]], pad_id: int, least: int = 0) -> tuple[Tensor, Tensor]:
+    """Ids (B, K), padded at the right, and which of them are no padding; K is `least` or more."""
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = torch.arange(max(least, int(lengths.max())))[None, :] < lengths[:, None]
+    ids = torch.full(mask.shape, pad_id)
+    ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
+    return ids, mask

@@ -1,5 +1,6 @@
 """What may stand in the clipped objective for a token's own log ratio and advantage (docs/METHODS.md)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,26 @@ from torch import Tensor
 from oar.common.errors import ConfigError
 
 TRACES = ("recent", "both")
+
+
+@dataclass(frozen=True, slots=True)
+class DualClip:
+    """A second clip (arXiv 1912.09729): where A < 0 the ratio counts for no more than `largest`, and beyond has no gradient.
+
+    min(max(-r A, -clip(r) A), -largest A), the form in which it is usually written, is the objective of this ratio. Off the
+    policy alone, by more than the first clip, does it change anything.
+    """
+
+    largest: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.largest <= 1:
+            raise ConfigError(f"largest must be above 1, but is {self.largest}.")
+
+    def __call__(self, log_ratio: Tensor, token_advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T) each."""
+        bounded = log_ratio.clamp(max=math.log(self.largest))
+        return torch.where(token_advantages < 0, bounded, log_ratio), token_advantages
 
 
 @dataclass(frozen=True, slots=True)

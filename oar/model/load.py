@@ -26,11 +26,17 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_size(folder: Path, dtype: str) -> int:
-    """Bytes of the weights in a model's folder once they are of `dtype`; only the files' headers are read."""
+    """Bytes of the weights in a model's folder once they are of `dtype`; only the files' headers are read.
+
+    Raises DataError for a file that is cut off or no safetensors.
+    """
     numbers = 0
     for file in weight_files(folder):
-        with safe_open(file, "pt") as opened:
-            numbers += sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
+        try:
+            with safe_open(file, "pt") as opened:
+                numbers += sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
+        except SafetensorError as error:
+            raise DataError(f"{file} cannot be read ({error}): copy or download it again.") from error
     dtype_of_all: torch.dtype = getattr(torch, dtype)
     return numbers * dtype_of_all.itemsize
 

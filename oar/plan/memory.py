@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from oar.config import TrainConfig
+from oar.learner.credit import Method
 from oar.method.forward.projection import GPU_BLOCK, KEPT
 from oar.method.importance import (
     CounterfactualDrop,
@@ -67,8 +68,13 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
     logits = tokens * model.vocabulary
     part, overhead = FLOAT32 * trained / ranks, assume.overhead_gib * GIB
     learner = {"weights": FLOAT32 * (n + adapter) / ranks, "gradients": part, "optimizer": 2 * part}
-    if cfg.learner.kl_coef > 0:
+    method = Method.built(cfg)
+    if cfg.learner.kl_coef > 0 or method.needs_reference or cfg.method.teacher.kind == "start":
         learner["reference"] = size * n
+    if cfg.method.teacher.follows:
+        learner["teacher"] = size * n
+    if method.learned is not None:  # with gradients and two moments
+        learner["reward_model"] = 4 * FLOAT32 * n
     if ranks > 1 or size != FLOAT32:
         learner["gathered_weights"] = size * (n + adapter)
         learner["summed_gradients"] = (size + FLOAT32) * largest

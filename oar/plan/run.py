@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from oar.common.errors import ConfigError
-from oar.config import TrainConfig
+from oar.config import MethodConfig, TrainConfig, build
 from oar.config.checks import require
 from oar.method.importance import CreditSignal, gives, needs_continuations
 from oar.plan.assumptions import Assumptions
 from oar.plan.memory import FLOAT32, GIB, NUMBER_BYTES, Memory, memory_of
 from oar.plan.model import Architecture
-from oar.plan.work import Lengths, importance_work, update_work
+from oar.plan.work import Lengths, auxiliary_work, importance_work, update_work
 
 HOUR = 3600.0
 TERA = 1e12
@@ -44,20 +44,25 @@ def plan_run(
     assume: Assumptions,
     estimators: Mapping[str, CreditSignal],
     problems: Mapping[str, int],
+    methods: Mapping[str, MethodConfig] | None = None,
 ) -> Plan:
     """What a run of `cfg` needs and costs, also with the methods of `estimators` (the run's own among them).
 
-    `problems`: how many each published benchmark has. Raises ConfigError in one sentence for what cannot fit.
+    `problems`: how many each published benchmark has; `methods`: the settings of those whose estimators are not the run's own,
+    where they ask for a teacher or add a loss. Raises ConfigError in one sentence for what cannot fit.
     """
     _check_lengths(cfg, model, assume)
     cache = _cache(cfg, model, assume)
     memory = memory_of(cfg, model, assume, estimators[cfg.method.name])
     _check_memory(assume, memory)
     evaluations = _evaluations(cfg, assume, problems)
-    methods = {name: step_costs(cfg, model, assume, one, evaluations["hours"]) for name, one in estimators.items()}
-    if "grpo" in methods:
-        for costs in methods.values():
-            costs["step_of_grpo"] = costs["step"] / methods["grpo"]["step"]
+    of_method = {name: replace(cfg, method=(methods or {}).get(name, cfg.method)) for name in estimators}
+    table = {
+        name: step_costs(of_method[name], model, assume, one, evaluations["hours"]) for name, one in estimators.items()
+    }
+    if "grpo" in table:
+        for costs in table.values():
+            costs["step_of_grpo"] = costs["step"] / table["grpo"]["step"]
     sync = NUMBER_BYTES[cfg.model.dtype] * model.parameters / GIGA
     # Weights travel before the first step as well; a checkpoint has them and AdamW's moments as they are trained.
     storage = {
@@ -66,7 +71,7 @@ def plan_run(
         "checkpoints": (cfg.learner.keep_checkpoints + 1) * 3 * FLOAT32 * model.parameters / GIGA,
     }
     batches = _batches(cfg, assume)
-    return Plan(model.parameters, cfg.method.name, batches, memory, cache, methods, evaluations, storage)
+    return Plan(model.parameters, cfg.method.name, batches, memory, cache, table, evaluations, storage)
 
 
 def _check_lengths(cfg: TrainConfig, model: Architecture, assume: Assumptions) -> None:
@@ -143,11 +148,12 @@ def step_costs(
 ) -> dict[str, float]:
     """A line of `Plan.methods`; `evaluation_hours` are part of the run's."""
     learner, marker, answer = cfg.learner, assume.marker_tokens, assume.answer_tokens
-    if gives(estimator) == "advantages":  # groups without a difference in reward learn as well
+    auxiliary = cfg.method.auxiliary and build("method.auxiliary", cfg.method.auxiliary, cfg.allow_targets)
+    if gives(estimator) == "advantages" or auxiliary:  # groups without a difference in reward learn as well
         assume = replace(assume, contributing_share=1.0)
     # Of a completion of mean length, what is not marker, answer or EOS is reasoning.
     lengths = Lengths(assume.prompt_tokens, assume.completion_tokens - marker - answer - 1, marker, answer)
-    signal = importance_work(estimator, lengths, learner)
+    signal = importance_work(estimator, lengths, learner) + auxiliary_work(auxiliary, lengths, learner)
     per_second = learner.ranks * assume.peak_tflops[learner.compute_dtype] * TERA * assume.utilisation
     generated = float(learner.batch_size * assume.completion_tokens)
     if needs_continuations(estimator) and cfg.method.continuations is not None:

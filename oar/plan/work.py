@@ -4,17 +4,24 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from oar.config import LearnerConfig, TrainConfig
+from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.importance import (
+    ActionWeights,
     ContinuationAdvantages,
     CounterfactualDrop,
     CreditSignal,
+    ExactAdvantages,
+    ExactWeights,
     GradientDrop,
     GradientImportance,
     GradientNormImportance,
     GrailWeights,
     HighEntropyWeights,
+    ImplicitRewardAdvantages,
+    InformationAdvantages,
     InvertedImportance,
     PerturbationImportance,
+    SelfDistilledWeights,
     ShearWeights,
     ShuffledImportance,
     SignedAdvantages,
@@ -23,6 +30,8 @@ from oar.method.importance import (
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
+
+STEP_TOKENS = 16  # of the reasoning (assumption): a sentence of a word problem has 9, a line of a derivation 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +144,24 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             | InvertedImportance(of=of)
             | SignMatchedImportance(of=of)
             | SignedAdvantages(of=of)
+            | ActionWeights(of=of)
         ):
             return importance_work(of, lengths, learner)
         case CounterfactualDrop(of=of):  # the right answer has a clean forward of its own
             return forward(lengths.shown, lengths.answer) + importance_work(of, lengths, learner)
         case GradientDrop():
             return forward(lengths.shown, lengths.answer) + _gradient_norm(lengths, checkpointing)
+        case SelfDistilledWeights(context=context):
+            return taught(lengths, context)
+        case ImplicitRewardAdvantages():  # scores by two models, then one of them learns beside the other
+            tokens, read = lengths.prompt + _completion(lengths), _completion(lengths)
+            return forward(tokens, read) * 6 + Work(read=read)
+        case InformationAdvantages():  # the right answer behind each prefix
+            steps = -(-lengths.reasoning // STEP_TOKENS)
+            prefixes = (min(step * STEP_TOKENS, lengths.reasoning) for step in range(steps + 1))
+            return sum((forward(lengths.prompt + one + lengths.tail, lengths.answer) for one in prefixes), Work())
+        case ExactWeights() | ExactAdvantages():  # one more forward, which scores the right tokens
+            return forward(lengths.shown, lengths.reasoning + lengths.tail)
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
         case GrailWeights(
@@ -169,6 +190,37 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             chosen = _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
             return _gradient_norm(lengths, checkpointing) + chosen
     return estimator.work(lengths) if isinstance(estimator, SaysItsWork) else Work()
+
+
+def auxiliary_work(auxiliary: AuxiliaryLoss | None, lengths: Lengths, learner: LearnerConfig) -> Work:
+    """What a loss beside the policy's computes for one completion, beyond the update's own forward and its way back.
+
+    Of a divergence: the teacher's forward, and five products with a head beside it (the student's logits, both once more in the
+    backward pass, and their gradients to states and head).
+    """
+    completion = _completion(lengths)
+    match auxiliary:
+        case TeacherDivergence(context=context, needs_reference=needs_reference):
+            reference = forward(lengths.prompt + completion, completion) if needs_reference else Work()
+            return taught(lengths, context) + Work(read=5 * completion) + reference
+        case TopDivergence(context=context):
+            return taught(lengths, context) + Work(read=5 * completion)
+        case KlByClass():
+            return forward(lengths.prompt + completion, completion)
+        case CertifiedCloning(gate="mig_positive"):
+            return importance_work(InformationAdvantages(), lengths, learner)
+    return Work()
+
+
+def taught(lengths: Lengths, context: str) -> Work:
+    """A teacher's forward of a completion behind its privileged prompt; a solution is taken for as long as the reasoning."""
+    completion = _completion(lengths)
+    shown = lengths.reasoning if context in ("solution", "peer") else 0
+    return forward(lengths.prompt + shown + completion, completion)
+
+
+def _completion(lengths: Lengths) -> int:
+    return lengths.reasoning + lengths.marker + lengths.answer + 1  # EOS
 
 
 def is_known(estimator: CreditSignal) -> bool:

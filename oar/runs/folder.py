@@ -111,13 +111,17 @@ def full_steps() -> dict[str, int]:
 
 
 def finished(folder: Path, settings: TrainConfig) -> dict[str, Any] | None:
-    """Where the numbers of the run in `folder` come from; None where it has not finished, or did under other settings."""
+    """Where the numbers of the run in `folder` come from; None where it has not finished, or did under other settings.
+
+    A run that has reached `evaluation.stop_at` has finished, whatever its step.
+    """
     evaluation = folder / "evaluation.json"
     if not evaluation.exists():
         return None
     found: dict[str, Any] = json.loads(evaluation.read_text(encoding="utf-8"))["provenance"]
-    wanted = {"step": settings.learner.steps, "identity": settings.identity(), "measure": settings.measure()}
-    return found if {key: found.get(key) for key in wanted} == wanted else None
+    wanted = {"identity": settings.identity(), "measure": settings.measure()}
+    done = found.get("step") == settings.learner.steps or found.get("reached", False)
+    return found if done and {key: found.get(key) for key in wanted} == wanted else None
 
 
 def check_alike(runs: Sequence[Run]) -> None:

@@ -13,15 +13,29 @@ subject and benchmark; and what is known of a completion:
 `seed` alone is a single number, another one in each step: random draws come from it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from oar.tasks.sheets import reward as sheet_reward
 
 
 def answer(prompts: Sequence[str], completions: Sequence[str], score: Sequence[float], **columns: Any) -> list[float]:
     """How right the final answer is."""
     return list(score)
+
+
+def sheet(
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    final_answer: Sequence[str | None],
+    solution: Sequence[str],
+    sheets: Sequence[Mapping[str, Any]],
+    **columns: Any,
+) -> list[float]:
+    """What sheets earn by the entries that count: the asked one, their share, or all of them, as the problem says."""
+    return list(map(sheet_reward, completions, final_answer, solution, sheets))
 
 
 def format(

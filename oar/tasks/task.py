@@ -9,7 +9,10 @@ from transformers import PreTrainedTokenizerBase
 from oar.common.errors import DataError
 from oar.config.evaluation import Sampling
 from oar.method.segments import Markers, Segments, extract_answer, find_segments
+from oar.tasks.privileged import ASKS, shown_to_group
 from oar.tasks.problem import Problem
+from oar.tasks.sheets import SHEETS
+from oar.tasks.sheets import marks as sheet_marks
 from oar.tasks.template import Template, load_template
 from oar.tasks.verifier.grade import Verdict, equal, grade, same_answer, shared_pool
 from oar.tasks.verifier.pool import VerifierPool
@@ -18,6 +21,12 @@ from oar.tasks.verifier.shown import shown
 from oar.tasks.verifier.text import same_text
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error, written_mask
 from oar.tasks.words.language import STOP
+
+LINE_BREAKS = (
+    "\n",
+    "\u010a",
+    "<0x0A>",
+)  # as it stands in vocabularies: itself, of bytes (GPT-2's, Qwen's), of SentencePiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,36 @@ class Task:
         found = self.segments(ids)
         return [] if found is None else ids[found.answer_start : found.answer_end]
 
+    def encode_contexts(
+        self, kind: str, problem: Problem, texts: Sequence[str], verdicts: Sequence[Verdict]
+    ) -> list[list[int]]:
+        """For each completion of a group the token ids of a prompt with a privileged look; none where there is nothing to show.
+
+        `kind`: one of `oar.names.CONTEXTS`. Raises DataError where what is shown cannot be said, or is not known.
+        """
+        shown = shown_to_group(kind, problem, texts, verdicts)
+        known = {one: self._encode_context(kind, problem, one) for one in set(shown) - {""}}
+        return [known.get(one, []) for one in shown]
+
+    def _encode_context(self, kind: str, problem: Problem, shown: str) -> list[int]:
+        if self.template is not None:
+            asked = ASKS[kind].replace("{shown}", shown)
+            return self.template.encode(f"{problem.question}\n\n{asked}", self.tokenizer)
+        hint = {"answer": f"{self.marker} {shown}", "feedback": shown}.get(kind, f"{problem.question} {shown}")
+        ids = list(self.tokenizer.encode(f"{hint} {problem.question}"))
+        if self.tokenizer.unk_token_id in ids:
+            raise DataError(
+                f"context={kind} shows {shown!r}, which this model's vocabulary cannot say: choose another."
+            )
+        return ids
+
+    def step_end_ids(self) -> list[int]:
+        """The tokens that end a step of the reasoning: those with a line break, without a template the full stop."""
+        ends = LINE_BREAKS if self.template is not None else (STOP,)
+        return sorted(
+            ids for token, ids in self.tokenizer.get_vocab().items() if any(token.endswith(end) for end in ends)
+        )
+
     def decode(self, ids: Sequence[int]) -> str:
         """A completion's text, special tokens left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -147,14 +186,16 @@ class Task:
         """How an answer is read before it is compared; None where it cannot be read."""
         return "".join(answer.split()) if self.template is None else shown(answer)
 
-    def marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool]]:
-        """Ground truth for attribution by name, each one bool per completion token; empty where the task knows none.
+    def marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool] | list[int]]:
+        """Ground truth for attribution by name, each one bool or id per completion token; empty where the task knows none.
 
         A word problem that carries its computation has three: `causal`, the tokens the computation is made of; `written`, these
         and the signs that decide whether a result is written; `error`, of a wrong completion its first wrong token (nothing
         where it cannot be located), of a right one its causal tokens. The sources are docs/EMBEDDED.md (oracle) and
-        docs/METHOD.md §7; `written` is ours.
+        docs/METHOD.md §7; `written` is ours. Those of sheets are told in oar/tasks/sheets/grading.py.
         """
+        if problem.benchmark == SHEETS:
+            return sheet_marks(problem, completion_ids, self.tokenizer)
         if problem.benchmark not in TIER_NAMES or not problem.solution:
             return {}
         causal = causal_mask(completion_ids, self.tokenizer)

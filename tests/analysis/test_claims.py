@@ -23,9 +23,9 @@ from oar.analysis.claims.claims import (
 )
 from oar.analysis.claims.ledger import ledger
 from oar.analysis.claims.page import claims_section
-from oar.analysis.claims.quantities import collapse_step
 from oar.analysis.reports.page import write_csv
 from oar.common.errors import ConfigError, DataError
+from oar.runs.collapse import collapse_step
 from oar.runs.folder import Run, full_steps, read_run
 from tests.experiments.made_runs import Scores, make_run
 

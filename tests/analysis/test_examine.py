@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, examine, gated, redrawn, signal_importance
 from oar.common.errors import DataError, SyncError
-from oar.config import TrainConfig, validated
+from oar.config import TrainConfig, build, validated
 from oar.method.gating import bilevel_weights
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
@@ -118,3 +118,17 @@ def test_what_cannot_be_measured_is_refused() -> None:
         subject(SILENT)
     with pytest.raises(DataError, match="must know which tokens are causal"):
         examine(model(), task(), [replace(PROBLEM, benchmark="other")], [[rollout(RIGHT)]], settings())
+
+
+def test_methods_with_a_privileged_look_are_shown_what_they_ask_for() -> None:
+    examined = subject(SILENT, WRONG, RIGHT)
+    assert not examined.inputs.batch.context_ids.shape[1]
+    for method, shown in (("rlsd", [True, True]), ("serl", [True, False])):  # feedback: of the wrong one
+        signal = settings(f"method={method}")
+        asked = examined.asked(build("it", signal.method.estimator))
+        assert asked.batch.has_context.tolist() == shown
+        assert torch.equal(asked.batch.completion_ids, examined.inputs.batch.completion_ids)
+        weights = signal_importance(examined, signal)
+        assert (weights != 1).any(dim=1).tolist() == shown
+    for method in ("mig", "mig_steps"):
+        assert torch.isfinite(signal_importance(examined, settings(f"method={method}"))).all()

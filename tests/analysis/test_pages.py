@@ -8,7 +8,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from oar.analysis.reports.figures import COLOURS, dots, lines
+from oar.analysis.reports.figures import dots, lines
+from oar.analysis.reports.methods import looks_of, numbered
 from oar.analysis.reports.page import PAGE, UNWRITTEN, frame_table, rendered, write_page
 from oar.common.errors import DataError
 
@@ -68,28 +69,37 @@ def test_series_of_one_line_stand_below_each_other() -> None:
         columns=["line", "series", "value", "low", "high"],
     )
     axes = Figure().subplots()
-    dots(axes, rows, lines=["x", "y"], series=["", "grpo", "shuffled"], beside=1.0)
+    looks = looks_of(["grpo", "shuffled"])
+    dots(axes, rows, lines=["x", "y"], looks=looks, beside=1.0)
     *points, beside = axes.lines
     assert [(point.get_xdata()[0], round(point.get_ydata()[0], 3)) for point in points] == [
         (1.0, -0.175),
         (2.0, 0.175),
         (3.0, 1.175),
     ]
-    assert [to_hex(point.get_color()).upper() for point in points] == [COLOURS[1].upper(), *[COLOURS[2].upper()] * 2]
+    grpo, shuffled = (looks[name].colour.lower() for name in ("grpo", "shuffled"))
+    assert [to_hex(point.get_color()) for point in points] == [grpo, shuffled, shuffled]
     assert [point.get_markerfacecolor() == "white" for point in points] == [False, True, True]  # a control is hollow
     assert beside.get_xdata() == [1.0, 1.0]
     assert axes.get_ylim() == (1.6, -0.6)
 
 
-def test_the_thick_line_is_the_mean_where_all_runs_are() -> None:
+def test_a_line_is_the_mean_where_all_runs_are_in_a_band_from_lowest_to_highest() -> None:
     rows = pd.DataFrame(
         [(1, 1, 0.0), (1, 2, 2.0), (1, 3, 4.0), (2, 1, 2.0), (2, 2, 6.0)], columns=["run", "step", "value"]
     ).assign(series="oar_g", marked=False)
     axes = Figure().subplots()
-    lines(axes, rows, series=["oar_g"])
-    first, second, mean, crosses = axes.lines
-    assert list(first.get_xdata()) == [1, 2, 3]
-    assert list(second.get_ydata()) == [2.0, 6.0]
+    lines(axes, rows, looks=looks_of(["oar_g"]))
+    mean, crosses = axes.lines
     assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([1, 2], [1.0, 4.0])
-    assert mean.get_linewidth() > first.get_linewidth()
+    (band,) = axes.collections
+    # Where one run alone has gone on, the band is that run.
+    assert {tuple(corner) for corner in band.get_paths()[0].vertices} == {(1, 0), (1, 2), (2, 2), (2, 6), (3, 4)}
     assert len(crosses.get_xdata()) == 0
+
+
+def test_runs_are_smoothed_before_their_band_is_drawn() -> None:
+    rows = pd.DataFrame([(run, step, 3.0 * (step == 2)) for run in (1, 2) for step in (1, 2, 3)])
+    axes = Figure().subplots()
+    lines(axes, rows.set_axis(["run", "step", "value"], axis=1).assign(series="x"), looks=numbered(["x"]), window=3)
+    assert list(axes.lines[0].get_ydata()) == [1.5, 1.0, 1.5]

@@ -17,9 +17,11 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from experiments.shared.planned import PlanConfig
 from oar.analysis.claims.claims import load_claims
 from oar.analysis.claims.ledger import ledger
-from oar.command_line.overrides import CONF
+from oar.command_line.overrides import CONF, overrides_of_runs
+from oar.command_line.programs import name_of
 from oar.config import TrainConfig, validated
 from tests.config.test_config import composed
 from tests.own_signal import write_own_signal
@@ -32,7 +34,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").iterdir()),
 ]
-START = r"(?:make [a-z]|(?:\S*/)?python3? (?:-m |experiments/))"
+START = r"(?:make [a-z]|oar [a-z]|(?:\S*/)?python3? (?:-m |experiments/))"
 
 
 def commands(text: str) -> list[str]:
@@ -60,6 +62,8 @@ def typed(command: str) -> list[str]:
 
 def programs(words: list[str]) -> list[tuple[str, list[str]]]:
     """The names of the programs in experiments/ that a command starts, with their arguments. Make is asked what it would run."""
+    if words[0] == "oar":
+        return [] if words[1] == "completion" else [(name_of(words[1]), words[2:])]
     if words[0] != "make":
         name, *arguments = words[2:] if words[1] == "-m" else words[1:]
         if name.startswith("tests."):
@@ -112,12 +116,16 @@ def parse(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> N
 
 def validate(name: str, module: ModuleType, overrides: list[str], folder: Path) -> None:
     config = composed(*overrides, name=name)
-    if name == "plan":
-        own = list(module.PlanConfig.__dataclass_fields__)
-        validated(OmegaConf.masked_copy(config, own), module.PlanConfig)
-        run = OmegaConf.masked_copy(config, [key for key in config if key not in own])
-        run.model.path = run.model.path or "a folder"
-        validated(run, TrainConfig)
+    if name in ("plan", "fit"):
+        schema = PlanConfig if name == "plan" else module.FitConfig
+        own = list(schema.__dataclass_fields__)
+        validated(OmegaConf.masked_copy(config, own), schema)
+        if name == "plan":
+            run = OmegaConf.masked_copy(config, [key for key in config if key not in own])
+            run.model.path = run.model.path or "a folder"
+            validated(run, TrainConfig)
+        else:
+            overrides_of_runs(overrides, own, module.FIT_SAYS)
         return
     if name == "inspect_credit":  # reads a run at once
         (folder / config.run).mkdir(parents=True)
@@ -128,7 +136,8 @@ def validate(name: str, module: ModuleType, overrides: list[str], folder: Path) 
         if name == "study":
             module.overrides_of_all(settings, overrides)
         if name == "table1":
-            module.plan(replace(settings, seeds=1, methods=["oar_g"]), overrides, folder)
+            jobs = module.plan(replace(settings, seeds=1, methods=["oar_g"]), overrides, folder)
+            assert {job.settings.tracking.group for job in jobs} == {folder.name}, "one table, one group at W&B"
 
 
 def test_commands_are_found() -> None:
@@ -137,6 +146,18 @@ def test_commands_are_found() -> None:
         "```text\nmake no\n```\n`make one`\n```bash\nmake two \\\nA=1  # why\n```\nor `make\n three B=2`, not `make_it`"
     )
     assert commands(page) == ["make two  A=1  # why", "make three B=2"]
+
+
+def test_the_cluster_script_trains_what_it_says() -> None:
+    script = (ROOT / "docs" / "slurm.sbatch").read_text()
+    (train,) = [command for command in commands(script) if "experiments.train" in command]
+    ((_, arguments),) = programs(typed(train))
+    cfg = validated(composed(*get_args_parser().parse_args(arguments).overrides), TrainConfig)
+    assert (cfg.method.name, cfg.data.name, cfg.template) == ("oar_g", "math", "qwen_math")
+    assert (cfg.profile, cfg.sync.name, cfg.resume) == ("paper", "checkpoint", "never")
+    assert cfg.rollout.urls
+    assert cfg.learner.ranks == sum(map(int, re.findall(r"ranks=(\d+);", script)))  # of both nodes
+    assert f"--max-model-len {cfg.rollout.max_model_len} " in script
 
 
 @pytest.mark.parametrize("command", FOUND)

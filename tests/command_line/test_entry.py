@@ -1,16 +1,10 @@
-"""How programs are started and how they end: mistakes of the command line, faults of our own, paths, completion, make."""
+"""How programs are started and how they end: mistakes of the command line, faults of our own, paths, make."""
 
-import fcntl
 import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
-from select import select
 
 import pytest
 
@@ -50,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     [
         ("method=oarg", "did you mean oar_g?"),
         ("method=", "method must be one of "),
-        ("profile=papr", "profile must be one of embedded, paper, single_gpu, but is 'papr'; did you mean paper?"),
+        ("profile=papr", "but is 'papr'; did you mean paper?"),
         ("hydra/launcher=jobli", "did you mean joblib?"),
         ("-m method=grpo,oarg", "did you mean oar_g?"),
         ("learner.step=5", "train has no key learner.step; did you mean learner.steps?"),
@@ -128,7 +122,7 @@ def test_the_first_line_is_the_resolved_run(run: Program, monkeypatch: pytest.Mo
     monkeypatch.setattr("oar.launch.supervisor.train", lambda cfg, folder: 0)
     code, out, _ = run(train.main, "method=oar_g", "learner.steps=7", "seed=3", "output_dir=here")
     assert code is None
-    assert out.splitlines()[0] == "oar_g, profile embedded, seed 3, 7 steps: here"
+    assert out.splitlines()[0] == "oar_g on embedded, data words, 7 steps, seed 3, profile embedded: here"
 
 
 def test_table1_hands_overrides_of_runs_to_its_cells(run: Program, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,48 +171,6 @@ def test_no_program_shadows_the_standard_library() -> None:
     assert "tau: 0.4" in done.stdout
 
 
-def test_bash_completes() -> None:
-    """In a real bash at a terminal: a line, TAB, and what stands there then."""
-    terminal, inside = pty.openpty()
-    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 1000, 0, 0))  # no line is wrapped
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "TERM": "dumb",
-        "INPUTRC": "/dev/null",
-    }
-    command = ["bash", "--norc", "--noprofile", "-i"]
-    bash = subprocess.Popen(
-        command, stdin=inside, stdout=inside, stderr=inside, cwd=ROOT, env=environment, start_new_session=True
-    )
-    try:
-        os.write(terminal, b"source experiments/completion.bash\n")
-        for line, rest in (
-            ("python -m experiments.inspec", "t_credit"),
-            ("python -m experiments.train method=oracle_w", "ritten"),
-            ("python -m experiments.train -m method=oar_g gating.thr", "eshold="),
-            ("python experiments/train.py profile=pa", "per"),
-            (f"{sys.executable} -m experiments.study experiment=pa", "ys"),
-            ("python -m experiments.table1 learner.max_ref", "ills="),
-        ):
-            os.write(terminal, f"\x15{line}\t".encode())
-            assert seen(terminal, line + rest)
-    finally:
-        bash.kill()
-        bash.wait()
-        os.close(terminal)
-        os.close(inside)
-
-
-def seen(terminal: int, text: str) -> bool:
-    """Whether the terminal shows the text, sooner or later; the limit is for what never comes."""
-    shown, deadline = "", time.monotonic() + 300
-    while text not in shown and time.monotonic() < deadline:
-        if select([terminal], [], [], 1)[0]:
-            shown += os.read(terminal, 4096).decode(errors="replace")
-    return text in shown
-
-
 @pytest.mark.parametrize(
     ("arguments", "unknown", "known"),
     [
@@ -237,6 +189,12 @@ def test_make_refuses_variables_that_a_target_does_not_know(arguments: str, unkn
     refused, _, taken = line.partition(": its variables are ")
     assert refused.endswith(f" {unknown}")
     assert known in taken.rstrip(".").split()
+
+
+def test_make_refuses_a_device_without_pins() -> None:
+    done = make("setup", "DEVICE=tpu")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "DEVICE must be cpu or gpu, but is tpu" in done.stderr
 
 
 def test_make_hands_variables_on() -> None:

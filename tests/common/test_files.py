@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from oar.common.errors import OarError
-from oar.common.files import atomic_path, write_text_atomic
+from oar.common.files import atomic_path, shown, write_text_atomic
 
 
 def test_the_name_appears_only_when_the_block_ends_well(tmp_path: Path) -> None:
@@ -43,3 +43,10 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
         write_to_full_disk()
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_a_path_is_shown_from_the_working_folder_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "outputs" / "run") == Path("outputs/run")
+    assert shown(Path("outputs/run")) == Path("outputs/run")
+    assert shown(tmp_path.parent / "run") == tmp_path.parent / "run"

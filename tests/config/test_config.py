@@ -10,6 +10,8 @@ from omegaconf import OmegaConf
 from oar.common.errors import ConfigError
 from oar.config import EvaluateConfig, Table1Config, TrainConfig, build, build_function, validated
 from oar.config.composed import composed_run
+from oar.config.saved import changed_settings
+from oar.learner.credit import Method
 
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = [
@@ -30,8 +32,9 @@ def composed(*overrides, name="train"):
 
 @pytest.mark.parametrize("choice", GROUPS)
 def test_every_option_composes_and_can_be_built(choice):
-    cfg = validated(composed(choice, "model.path=folder"), TrainConfig)
-    build("method.estimator", cfg.method.estimator)
+    of_the_same_sheet = ["data=sheets"] if choice in ("benchmark=sheets", "model=sheets") else []
+    cfg = validated(composed(choice, *of_the_same_sheet, "model.path=folder"), TrainConfig)
+    Method.built(cfg)
     build("data.source", cfg.data.source)
     for name in set(cfg.reward) - {"own"}:  # which names nothing yet
         build_function(f"reward.{name}", {key: value for key, value in cfg.reward[name].items() if key != "weight"})
@@ -51,6 +54,14 @@ def test_profiles_choose_groups_and_keys_and_the_command_line_has_the_last_word(
     other = composed("profile=paper", "model=qwen2_5_math_7b", "template=r1", "learner.lr=1e-7", "model.path=folder")
     assert (other.model.name, other.template, other.learner.lr) == ("qwen2_5_math_7b", "r1", 1e-7)
     assert other.output_dir == "outputs/paper-grpo-seed1"
+
+
+@pytest.mark.parametrize("profile", ["embedded", "paper", "single_gpu"])
+def test_a_debugging_run_is_small_in_every_profile(profile):
+    cfg = validated(composed("debug=one_step", f"profile={profile}", "model.path=folder", "learner.lr=1"), TrainConfig)
+    assert (cfg.learner.steps, cfg.learner.batch_size, cfg.evaluation.final_problems) == (1, 32, 2)
+    assert (cfg.profile, cfg.tracking.mode, cfg.learner.lr) == (profile, "disabled", 1)
+    assert cfg.output_dir.startswith("outputs/debug/2")
 
 
 @pytest.mark.parametrize("profile", ["paper", "single_gpu"])
@@ -97,6 +108,7 @@ def test_every_key_has_a_comment():
         ("model.lora={r: 0, alpha: 8, targets: [q_proj]}", "model.lora.r"),
         ("model.lora={r: 4, alpha: 8, targets: []}", "model.lora.targets"),
         ("model.lora={r: 4, alpha: 8, targets: [q_proj], dropout: 0.1}", "dropout"),
+        ("model.lora=true", "model.lora must hold r, alpha, targets, but is True"),
         ("learner.max_refills=-1", "learner.max_refills"),
         ("learner.micro_batch_tokens=0", "learner.micro_batch_tokens must be 1 or more, but is 0"),
         ("learner.ranks=129", "learner.ranks must be 1 or more, and few enough for an update of 128 completions"),
@@ -156,13 +168,16 @@ def test_methods_differ_from_grpo_in_what_they_name():
     methods = [path.stem for path in (CONF / "method").glob("*.yaml")]
     composed_runs = {name: composed(f"method={name}") for name in methods}
     composed_methods = {name: run.method for name, run in composed_runs.items()}
-    assert {name for name, run in composed_runs.items() if list(run.reward) != ["answer"]} == {"random_reward"}
-    assert list(composed_runs["random_reward"].reward) == ["random"]
+    others = {name: list(run.reward) for name, run in composed_runs.items() if list(run.reward) != ["answer"]}
+    assert others == {"random_reward": ["random"], "crpo": ["answer", "format"]}
     assert not any(method.times_surprisal for method in composed_methods.values())
     assert all(method.name == name for name, method in composed_methods.items())
-    same_loss = {name for name, method in composed_methods.items() if not (method.surrogate or method.auxiliary)}
-    uniform = {name for name in same_loss if "Uniform" in composed_methods[name].estimator._target_}
-    assert uniform == {"grpo", "random_reward"}
+    plain = {
+        name
+        for name, method in composed_methods.items()
+        if "Uniform" in method.estimator._target_ and not (method.surrogate or method.auxiliary)
+    }
+    assert plain == {"grpo", "random_reward"}
 
 
 def test_an_estimator_with_a_wrong_key_is_refused():
@@ -189,6 +204,21 @@ def test_measure_follows_what_is_evaluated():
     assert measure("learner.lr=1e-5", "seed=9") == measure()
     assert measure("evaluation.k=8") != measure()
     assert measure("benchmark.sets=[words1]") != measure()
+
+
+def test_what_changed_since_a_run_is_named(tmp_path):
+    file = tmp_path / "config.yaml"
+    OmegaConf.save(OmegaConf.structured(validated(composed("method=oar_g", "seed=2"), TrainConfig)), file)
+    again = validated(composed("method=oar_g", "seed=2", "learner.steps=7", "output_dir=elsewhere"), TrainConfig)
+    assert changed_settings(file, again) == ""
+    other = validated(composed("method=oar_g", "gating.tau=0.5", "method.estimator.noise_std=0.3"), TrainConfig)
+    assert set(changed_settings(file, other).split(", ")) == {
+        "seed was 2 and is 1",
+        "gating.tau was 0.4 and is 0.5",
+        f"method.estimator.noise_std was {again.method.estimator['noise_std']} and is 0.3",
+    }
+    file.write_text("what the run was made with")
+    assert changed_settings(file, other) == ""
 
 
 def test_identity_follows_what_a_run_computes_and_nothing_else():

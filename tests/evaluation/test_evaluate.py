@@ -102,6 +102,13 @@ def test_avg_at_k_by_hand() -> None:
     assert result.metrics() == {"eval/words1/avg@2": 12.5, "eval/words2/avg@2": 25.0, "eval/mean/avg@2": 18.75}
 
 
+def test_the_overview_has_a_column_for_each_metric() -> None:
+    first, *rows = concatenate([run(Policy(), SAMPLED), run(Policy(), GREEDY)]).overview().splitlines()
+    assert first.split() == ["avg@k", "pass@1"]
+    assert [row.split()[:2] for row in rows] == [["words1", "12.5"], ["words2", "25.0"], ["mean", "18.8"]]
+    assert all(row.count("[") == 2 for row in rows)
+
+
 def test_greedy_is_pass_at_1() -> None:
     result = run(Policy(), GREEDY)
     assert result.metrics() == {"eval/words1/pass@1": 25.0, "eval/words2/pass@1": 50.0, "eval/mean/pass@1": 37.5}

@@ -30,6 +30,7 @@ from oar.method.importance import (
     TokenBaseline,
 )
 from oar.method.probes import AnswerMeanProbe
+from tests.learner.own_methods import AgainstTheGroup
 from tests.models import credit_inputs, random_batch
 from tests.own_signal import write_own_signal
 
@@ -121,6 +122,21 @@ def test_weights_and_advantages_are_asked_for_what_they_are() -> None:
     assert broken_parts(signed) == []
 
 
+class FirstAgainstLast(AgainstTheGroup):
+    def __call__(self, inputs: CreditInputs) -> Tensor:
+        weights = inputs.scores.entropy.clone()
+        weights[0] += 1.0
+        return weights
+
+
+def test_a_signal_that_compares_may_look_at_others_but_not_at_their_order() -> None:
+    groups = torch.tensor([0, 0, 1, 1])
+    inputs = replace(credit_inputs(random_batch(0), AnswerMeanProbe()), groups=groups)
+    assert [complaint(holds, AgainstTheGroup(), inputs) for holds in CONTRACT.values()] == [None] * len(CONTRACT)
+    found = [complaint(holds, FirstAgainstLast(), inputs) for holds in CONTRACT.values()]
+    assert [problem for problem in found if problem and re.search(r"in another order .* differ by \d+%", problem)]
+
+
 @pytest.fixture
 def own_files(tmp_path: Path) -> Path:
     write_own_signal(tmp_path)
@@ -133,13 +149,11 @@ def test_the_class_of_the_page_keeps_the_contract_in_trl_too(own_files: Path, mo
     with pytest.raises(ConfigError, match=r"my_signal\.EntropyChance, which is not there"):
         estimator_named("my_signal.EntropyChance", "pad")
     assert estimator_named("tests.experiments.test_check_signal.Weights", "pad").gives == "weights"
-    for attribute, value, said in (
-        ("needs_batch", True, "compares those of a step"),
-        ("gives", "advantages", "gives signed token advantages"),
-    ):
-        monkeypatch.setattr(Weights, attribute, value, raising=False)
-        with pytest.raises(ConfigError, match=said):
-            estimator_named("tests.experiments.test_check_signal.Weights", "pad")
+    monkeypatch.setattr(Weights, "gives", "advantages")
+    with pytest.raises(ConfigError, match="gives signed token advantages"):
+        estimator_named("tests.experiments.test_check_signal.Weights", "pad")
+    with pytest.raises(ConfigError, match="must look at each completion alone"):
+        estimator_named("tests.learner.own_methods.AgainstTheGroup", "pad")
 
 
 def program(name: str, folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":

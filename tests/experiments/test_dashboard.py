@@ -10,14 +10,14 @@ from playwright.sync_api import expect, sync_playwright
 from plotly.offline import get_plotlyjs
 
 from experiments.dashboard.__main__ import DashboardConfig, as_page
-from experiments.dashboard.figures import averages, curves_figure, smoothed, stages_figure
+from experiments.dashboard.figures import SYMBOLS, averages, curves_figure, smoothed, stages_figure
 from experiments.dashboard.lines import lines_of, other_differences
 from experiments.dashboard.logged import Logged, find_runs, read_logged
 from experiments.dashboard.page import dashboard_html
 from experiments.dashboard.panels import SAMPLES, Panel, all_sections, metrics_of, sections_of
 from experiments.dashboard.samples import last_samples
 from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
-from oar.analysis.reports.figures import COLOURS
+from oar.analysis.reports.methods import LOOKS, look
 from oar.common.errors import ConfigError
 from oar.config import validated
 from tests.config.test_config import composed
@@ -86,7 +86,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_line() -> None:
         ("entropy (control)", [2]),
     ]
     # As in the figures beside Table 1, whichever methods are there.
-    assert [line.colour for line in lines] == [COLOURS[0], COLOURS[1], COLOURS[3], COLOURS[4]]
+    assert [line.look for line in lines] == [look(name) for name in ("base", "grpo", "oar_p", "entropy")]
     assert other_differences(configs) == []
 
 
@@ -99,7 +99,7 @@ def test_a_sweep_has_a_line_for_each_setting() -> None:
     assert len({line.look for line in lines}) == 4
     assert other_differences(configs) == ["gating.tau"]
     many = lines_of([settings("oar_g", tau=tau / 100) for tau in range(20)])
-    assert len({(line.colour, line.dash) for line in many}) == 20
+    assert len({(line.look.colour, line.look.marker) for line in many}) == 20
     assert other_differences([settings("grpo"), settings("oar_g") | {"learner": {"steps": 9, "lr": 0.1}}]) == [
         "learner.lr"
     ]
@@ -130,6 +130,17 @@ def test_a_thick_line_is_the_smoothed_mean_and_thin_ones_are_the_seeds(tmp_path:
     assert found["GRPO, tau 0.4", "GRPO, tau 0.4"] == ([1, 2], [0.25, 0.25])
     # A line of metrics.jsonl that is being written is not read.
     assert found["OAR-G, tau 0.2", "oar_g-seed1"] == ([1, 2, 3], [0.9, 0.8, 0.7])
+
+
+def test_what_is_drawn_has_the_look_of_the_one_table() -> None:
+    runs = [read_logged(folder) for folder in find_runs([REAL])]
+    lines = lines_of([one.config for one in runs])
+    drawn = curves_figure([Panel("eval/mean/avg@1", "", "")], lines, runs, axis="step", points=100).data
+    by_label = {one.label: one for one in LOOKS.values()}
+    means = {trace.name: trace for trace in drawn if trace.mode == "lines+markers"}
+    assert set(means) == {"Base model", "GRPO", "OAR-G", "OAR-P"}
+    for name, trace in means.items():
+        assert (trace.line.color, trace.marker.symbol) == (by_label[name].colour, SYMBOLS[by_label[name].marker])
 
 
 def test_time_is_the_sum_of_training_steps(tmp_path: Path) -> None:
@@ -228,6 +239,14 @@ def test_completions_of_another_version_are_named_and_left_out(tmp_path: Path) -
     problems, notes = last_samples([one.run for one in runs], lines_of([one.config for one in runs]), 4, folder)
     assert {one.run for shown in problems for one in shown} == {"oar_g-seed1"}
     assert any("Completions of grpo-seed1 are left out" in note for note in notes)
+
+
+def test_what_is_0_throughout_is_said_and_not_drawn(tmp_path: Path) -> None:
+    runs = [read_logged(folder) for folder in find_runs([REAL])]
+    text = dashboard_html("Real", runs, folder=tmp_path, axis="step", points=9, samples=1, provenance={})
+    assert "0 at every step of every run: KL to the policy that drew, Clipped tokens." in text
+    assert text.count("KL to the policy that drew") == 1
+    assert "Gradient norm" in text
 
 
 def test_the_page_loads_plotly_from_beside_it_and_holds_text_as_text(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ REAL = ROOT / "results" / "table1"
 # Each line of what it prints is what one call came to; the key changes on the way.
 CALLS = f"""
 import json, os
-from oar.runs.tracking import quiet_wandb
+from oar.runs.wandb_logger import quiet_wandb
 quiet_wandb()
 import wandb
 from oar.common.errors import OarError

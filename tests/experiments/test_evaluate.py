@@ -14,7 +14,7 @@ from oar.common.seeding import derive_seed
 from oar.config import EvaluateConfig, validated
 from oar.config.evaluation import Sampling
 from oar.tasks.data.sources import load_benchmark
-from oar.tasks.words.tokenizer import build_tokenizer
+from oar.tasks.words import build_tokenizer
 from tests.config.test_config import CONF, composed
 from tests.conftest import start_fake_engine
 from tests.rollout.fake_openai import said

@@ -29,10 +29,11 @@ from oar.common.errors import ConfigError, DataError
 from oar.method.importance import CreditInputs, GradientImportance, GradientNormImportance, PerturbationImportance
 from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, Probe
 from oar.tasks.data.sources import load_benchmark
+from oar.tasks.embedded.base_model import model_key
+from oar.tasks.embedded.teaching import build_model
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
-from oar.tasks.words.base_model import model_key
-from oar.tasks.words.teaching import TeachConfig, build_model
+from oar.tasks.words.teaching import TeachConfig
 from tests.models import MARKER, credit_inputs, random_batch, tiny_model
 from tests.programs import run
 

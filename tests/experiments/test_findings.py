@@ -10,8 +10,9 @@ import pytest
 from experiments.findings import PAGE, TEMPLATE, Tables, findings, fixed
 from oar.common.errors import DataError
 from oar.common.provenance import ROOT
-from oar.tasks.words.teaching import TeachConfig, build_model
-from oar.tasks.words.tokenizer import build_tokenizer
+from oar.tasks.embedded.teaching import build_model
+from oar.tasks.words import build_tokenizer
+from oar.tasks.words.teaching import TeachConfig
 
 RESULTS = ROOT / "results"
 COMMITTED = Tables(RESULTS)

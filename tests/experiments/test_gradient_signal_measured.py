@@ -17,9 +17,10 @@ from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.learner.collect import grade_rollouts
 from oar.method.forward.logprobs import score_completions
 from oar.rollout.types import Rollout
+from oar.tasks.embedded.teaching import build_model
 from oar.tasks.task import Task
 from oar.tasks.words import TEACHING_STREAM, build_tokenizer, demonstration, make_tiers, training_problem
-from oar.tasks.words.teaching import TeachConfig, build_model
+from oar.tasks.words.teaching import TeachConfig
 from tests.experiments.measurements import prepared
 
 

@@ -42,7 +42,7 @@ def test_without_a_checkpoint_the_page_shows_what_was_logged(run: Path) -> None:
     assert step == STEP
     assert {signal.source for signal in page.signals} == {LOGGED}
     assert "keeps no checkpoint" in page.notes[0]
-    assert "a-run, step 7" in inspector_html(page)
+    assert "Credit inspector: OAR-G, model embedded, step 7" in inspector_html(page)
 
 
 def test_a_checkpoint_and_other_weights_stand_side_by_side(run: Path, tmp_path: Path) -> None:
@@ -52,12 +52,15 @@ def test_a_checkpoint_and_other_weights_stand_side_by_side(run: Path, tmp_path: 
     _, page = make_page(cfg, run, settings())
     assert weights(cfg, run, STEP) == [own, other]
     sources = list(dict.fromkeys(signal.source for signal in page.signals))
-    assert sources == [LOGGED, "step_000005", "another step_000009"]
+    assert sources == [LOGGED, "after 5 updates", "another, after 9 updates"]
     assert "after 5 updates; the completions were drawn after 6" in page.notes[0]
     assert load_tokenizer(own).get_vocab() == task().tokenizer.get_vocab()
     base = weights_in(tmp_path / "base")
     assert weights(config(f"run={run}", f"checkpoint={base}"), run, STEP) == [base]
-    assert (name_of(base, run), origin(base, STEP)) == ("base", f"the weights in {base}")
+    assert (name_of(base, run, settings()), origin(base, STEP)) == ("base", f"the weights in {base}")
+    taught = settings()
+    taught.model.teach_dir = str(tmp_path)
+    assert name_of(base, run, taught) == "the taught base model"
 
 
 def test_what_cannot_work_is_refused(run: Path, tmp_path: Path) -> None:

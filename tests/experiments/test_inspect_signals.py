@@ -18,7 +18,7 @@ from oar.learner.samples import Sample, read_samples, sample_rows
 from oar.learner.step import Clock, Learner, StepReport
 from oar.learner.update import LossBatch
 from oar.method.advantages import group_advantages
-from oar.runs.tracking import LocalTracker
+from oar.runs.tracking import Tracker
 from oar.tasks.words import build_tokenizer
 from tests.analysis.test_examine import PROBLEM, RIGHT, SILENT, WRONG, model, rollout, task
 from tests.config.test_config import composed
@@ -41,7 +41,7 @@ def kept(folder: Path, cfg: TrainConfig, *texts: str) -> list[Sample]:
     credit = learner.credit(graded, data.advantages, Clock())
     scored = learner.score(data, credit, torch.ones(len(texts), dtype=torch.bool))
     credited = Credited.joined(scored, data.loss_mask.shape, ALONE, torch.device("cpu"))
-    tracker = LocalTracker(folder)
+    tracker = Tracker(folder)
     tracker.resume(-1)
     tracker.log_samples(STEP, sample_rows(task(), StepReport({}, {}, graded, data.advantages, credited), len(texts)))
     step, samples = read_samples(folder, None)
@@ -69,6 +69,18 @@ def test_what_is_kept_is_all_there_is_to_know(tmp_path: Path) -> None:
     assert [RIGHT.split()[at] for at in right.marks["causal"][:6]] == ["7", "7", "+", "3", "1", "0"]
     # Mean 0 and deviation 1 over (0, 0, 1): -1/3 and 2/3 over sqrt(1/3).
     assert (silent.advantage, right.advantage) == pytest.approx((-1 / 3 / 3**-0.5, 2 / 3 / 3**-0.5), rel=1e-3)
+
+
+def test_a_method_that_looks_at_more_than_a_run_keeps_is_named(tmp_path: Path) -> None:
+    cfg, notes = settings(), list[str]()
+    methods = {name: settings(f"method={name}").method for name in ("rlsd", "oar_gn", "mig")}
+    samples = kept(tmp_path, cfg, SILENT, WRONG, RIGHT)
+    found = model_signals(model(), task(), samples, cfg, methods, step=STEP, source="x", notes=notes)
+    assert [signal.name for signal in found][:1] == ["oar_gn"]
+    assert {"rlsd", "mig"}.isdisjoint(signal.name for signal in found)
+    assert [note.split(" is not computed anew: ")[0] for note in notes] == ["rlsd", "mig"]
+    with pytest.raises(DataError, match="privileged context"):
+        model_signals(model(), task(), samples, cfg, {"rlsd": methods["rlsd"]}, step=STEP, source="x")
 
 
 def test_under_the_weights_that_drew_them_the_method_gives_what_was_logged(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -51,12 +52,32 @@ def test_the_pages_data_by_hand() -> None:
     assert first["thresholds"] == [5e-4, 2.5]
     assert second["thresholds"] == [1.5, None]
     assert (second["reward"], second["advantage"], second["benchmark"]) == (0, -0.5, "words2")
-    assert [signal["name"] for signal in data["signals"]][:2] == ["oar_g", "advantage"]
+    assert [signal["name"] for signal in data["signals"]][:2] == ["OAR-G", "advantage"]
     agreement = {(one, other): values for one, other, values in data["agreement"]}
     assert agreement[0, 6] == [1, -1]  # oar_g and oar_p
     # Ranks of the ratio 1, 1.3, 0.7, 1 are 2.5, 4, 1, 2.5; with 1, 2, 3, 4: covariance -1.5 over sqrt(4.5 x 5).
     assert agreement[6, 7] == [pytest.approx(-1.5 / 22.5**0.5, rel=1e-3), None]
     assert not any(1 in pair for pair in agreement)  # advantage
+
+
+def test_every_signal_has_a_name_and_source_of_its_own() -> None:
+    """By which the page's script finds it: a run of method=entropy has weights beside the policy's entropy."""
+    page = small_page()
+    signals = [replace(page.signals[0], name="entropy"), *page.signals[1:]]
+    data: Any = page_data(replace(page, signals=signals))
+    found = [(signal["name"], signal["source"]) for signal in data["signals"]]
+    assert len(set(found)) == len(found)
+    assert found[0] == ("entropy (control)", "as the run logged it")
+
+
+def test_the_page_can_be_searched_and_printed() -> None:
+    """No browser is needed to see that the script writes a completion's text at once, and colours all of it for the printer."""
+    found = Elements(inspector_html(small_page()))
+    (style,), script = found.text_of("style"), found.text_of("script")[-1]
+    assert "@media print" in style
+    assert 'addEventListener("beforeprint", () => cards.forEach(fill))' in script
+    cards = script[script.index("const cards") : script.index("function holds")]
+    assert 'completion.tokens.join("")' in cards
 
 
 def test_numbers_are_short() -> None:

@@ -64,7 +64,7 @@ def shared(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def page(shared: Page) -> Page:
-    for select, value in (("#left", "0"), ("#right", ""), ("#reward", ""), ("#benchmark", "")):
+    for select, value in (("#left", "OAR-G"), ("#right", ""), ("#reward", ""), ("#benchmark", "")):
         shared.select_option(select, value)
     shared.fill("#search", "")
     return shared
@@ -90,7 +90,7 @@ def test_tokens_are_coloured_by_the_signal_that_is_chosen(page: Page) -> None:
 
 
 def test_two_signals_beside_each_other(page: Page) -> None:
-    page.select_option("#right", label="oar_p")
+    page.select_option("#right", label="OAR-P")
     assert levels(page, 0)[:4] == ["d0", "d2", "d4", "d6"]
     assert levels(page, 6)[:4] == ["d3", "d3", "d5", "d5"]  # 0.5, 0.75, 1.25, 1.5
     expect(page.locator("article:nth-of-type(1) h2")).to_contain_text("rank agreement 1")
@@ -105,7 +105,7 @@ def test_two_signals_beside_each_other(page: Page) -> None:
 def test_how_much_credit_the_causal_tokens_get(page: Page) -> None:
     # 3 of 7 tokens; of the weight 0.1 + 1.2 + 1.5 of 4 + 3.
     expect(page.locator("#summary")).to_contain_text(
-        "causal tokens: 42.9 % of the reasoning, 40.0 % of the weight of oar_g"
+        "causal tokens: 42.9 % of the reasoning, 40.0 % of the weight of OAR-G"
     )
 
 
@@ -137,8 +137,8 @@ def test_what_is_told_of_a_token(page: Page) -> None:
     expect(told).to_contain_text("three token 3 of 7, reasoning")
     names, values = told.locator("dt").all_inner_texts(), told.locator("dd").all_inner_texts()
     assert dict(zip(names, values, strict=True)) == {
-        "oar_g, as the run logged it: weight": "1.2",
-        "oar_g, as the run logged it: importance": "0.001",
+        "OAR-G, as the run logged it: weight": "1.2",
+        "OAR-G, as the run logged it: importance": "0.001",
         "logprob when drawn": "-0.5",
         "token advantage": "0.6",
         "causal": "as the run logged it",
@@ -164,13 +164,13 @@ def test_everything_by_keyboard(page: Page) -> None:
     expect(told).to_contain_text("Six token 1 of 5")
     expect(page.locator("article.chosen")).to_have_attribute("data-row", "1")
     page.keyboard.press("]")
-    expect(page.locator("#left")).to_have_value("1")
+    expect(page.locator("#left")).to_have_value("advantage")
     page.keyboard.press("[")
-    expect(page.locator("#left")).to_have_value("0")
+    expect(page.locator("#left")).to_have_value("OAR-G")
     page.keyboard.press("/")
     page.keyboard.type("[three")  # in a field the keys are letters
     expect(page.locator("#search")).to_have_value("[three")
-    expect(page.locator("#left")).to_have_value("0")
+    expect(page.locator("#left")).to_have_value("OAR-G")
     # One stop for each completion, however many tokens it has.
     assert page.locator(".token[tabindex='0']").count() == 2
 
@@ -189,7 +189,7 @@ def test_the_gates_threshold_stands_in_the_histogram(page: Page) -> None:
     expect(everything).to_contain_text("7 reasoning tokens")
     expect(everything).to_contain_text("from it on (filled) 4, below (hollow) 3")
     page.locator("article:nth-of-type(2)").click()
-    page.select_option("#left", label="oar_p")
+    page.select_option("#left", label="OAR-P")
     expect(page.locator("figure >> nth=0")).to_contain_text("no threshold")
 
 
@@ -260,8 +260,11 @@ def test_256_completions_open_at_once(browser: Browser, tmp_path: Path) -> None:
     assert page.locator("article").count() == 256
     made = page.locator(".token").count()
     assert 60 < made < 256 * 60 / 2
+    assert page.locator("article >> nth=200").locator(".tokens").inner_text().endswith("#### 5")
     page.keyboard.press("End")
     expect(page.locator("article >> nth=255").locator(".token")).to_have_count(60)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#completions .token").count() == 256 * 60, "all of it is printed"
     page.close()
 
 

@@ -11,7 +11,7 @@ from experiments.signals.__main__ import MEASURES
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
 from oar.method.importance import PerturbationImportance, UniformImportance
-from oar.tasks.words.base_model import model_key
+from oar.tasks.embedded.base_model import model_key
 from oar.tasks.words.teaching import TeachConfig
 from tests.config.test_config import composed
 from tests.experiments.measurements import config, prepared

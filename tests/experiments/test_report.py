@@ -121,6 +121,11 @@ def test_the_summary_reads_its_numbers(results: Path) -> None:
     assert tokens.told.line == (
         "AUC of causal tokens: OAR-P 0.73 [0.71, 0.75]; OAR-G 0.60 [0.58, 0.62]; uniform (chance) 0.50 [0.48, 0.52]."
     )
+    assert [answer.told.number for answer in answers] == [
+        "AUC 0.73 [0.71, 0.75] (OAR-P)",
+        "-1.5 [-2.1, -0.7] points (OAR-G)",
+        "0 of 1",
+    ]
     assert list(tokens.told.table) == [
         "signal, model trained",
         "AUC of causal tokens [95 %], 598 completions",
@@ -196,7 +201,8 @@ def test_costs_are_read_in_steps_of_grpo() -> None:
     answer = what_it_costs(pd.DataFrame(rows))
     assert answer is not None
     assert answer.short == "A step takes 1.20 (OAR-G) to 2.80 (OAR-P) of GRPO's."
-    assert answer.line == "OAR-G 1.20 [1.10, 1.30], OAR-P 2.80 [2.70, 2.90]."
+    assert answer.line.startswith("OAR-G 1.20 [1.10, 1.30], OAR-P 2.80 [2.70, 2.90]. Measured by itself")
+    assert answer.number == "2.80 times GRPO's step (OAR-P)"
 
 
 def test_a_signal_no_better_than_chance_is_called_that() -> None:
@@ -234,11 +240,36 @@ def test_no_results_are_no_report(tmp_path: Path) -> None:
         report_html(tmp_path / "results", tmp_path / "report.html", SECTIONS, "")
 
 
-def test_the_committed_results_have_their_chapters() -> None:
+def committed() -> list[Section]:
     config = OmegaConf.load(ROOT / "conf" / "report.yaml")
     for key in ("defaults", "hydra"):
         del config[key]
-    named = {name for section in validated(config, ReportConfig).sections for name in section.experiments}
+    return validated(config, ReportConfig).sections
+
+
+def test_the_committed_results_are_twelve_screens_at_most() -> None:
+    """Of 900 pixels, as far as can be told without a browser: lines of 24 pixels of 105 letters, headings and rows with room."""
+    results = ROOT / "results"
+    text = report_html(results, results / "report.html", committed(), "").text.split("</style>")[1]
+    folded = text
+    while (shorter := re.sub(r"<details>(?:(?!<details>).)*?</details>", "", folded, flags=re.DOTALL)) != folded:
+        folded = shorter
+    assert "<img" in text
+    assert "<img" not in folded, "pictures are folded away"
+    blocks = [re.sub(r"<[^>]+>", "", block).strip() for block in re.split(r"</(?:p|h\d|tr|li|nav)>", folded)]
+    height = sum(24 * -(-len(block) // 105) + 20 for block in blocks if block) + 30 * text.count(
+        "<summary>What follows"
+    )
+    assert height < 12 * 900
+    rows = text.split("<h2>In short</h2>")[1].split("</table>")[0].split("<tr>")[2:]
+    assert rows
+    assert all(row.count("<td>") == 3 and len(re.sub(r"<[^>]+>", "", row)) < 250 for row in rows), (
+        "a line for each question"
+    )
+
+
+def test_the_committed_results_have_their_chapters() -> None:
+    named = {name for section in committed() for name in section.experiments}
     found = {path.parent.name for path in (ROOT / "results").glob("*/*.md")}
     assert found <= named, "conf/report.yaml says where each experiment stands"
     with pytest.raises(ConfigError, match="recall more often"):

@@ -31,8 +31,7 @@ def overrides(provenance: dict[str, Any]) -> list[str]:
 
 def write_signal_page(name: str) -> Write:
     template = recall.TEMPLATE if name == "recall" else Path(pictures.__file__).with_name(f"{name}.md.j2")
-    panels = recall.PANELS if name == "recall" else pictures.PANELS[name]
-    more = {"calibration.png": recall.draw_calibration} if name == "recall" else pictures.MORE.get(name, {})
+    drawn = recall.PICTURES if name == "recall" else pictures.PICTURES[name]
 
     def write(table: pd.DataFrame, provenance: dict[str, Any], folder: Path) -> None:
         run, facts, signals = (provenance.pop(key) for key in ("run", "models", "signals"))
@@ -42,8 +41,7 @@ def write_signal_page(name: str) -> Write:
             table,
             facts,
             folder,
-            panels=panels,
-            more=more,
+            pictures=drawn,
             run=run,
             signals=signals,
             provenance=provenance,

@@ -182,11 +182,13 @@ def study(name, *overrides):
 def test_every_study_composes_and_its_runs_are_all_different(name) -> None:
     cfg, runs = study(name, "seeds=1")
     assert cfg.name == name
-    assert [(run.condition, run.arm) for run in runs] == [(c, a) for c in cfg.conditions for a in cfg.arms]
+    compared = [(condition, arm) for condition in cfg.conditions for arm in cfg.arms_of.get(condition, cfg.arms)]
+    assert [(run.condition, run.arm) for run in runs] == compared * max(1, len(cfg.rates))
     assert len({run.folder for run in runs}) == len(runs)
     for run in runs:
-        assert run.settings.tracking.mode == "disabled"
-        if run.arm.startswith("oracle"):
+        mode = "disabled" if cfg.ceilings else "offline"  # many short runs in one process
+        assert (run.settings.tracking.mode, run.settings.tracking.group) == (mode, name)
+        if run.settings.method.estimator["_target_"].endswith("MarkedImportance"):
             assert run.settings.gating.threshold == "absolute"
 
 
@@ -254,7 +256,9 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
     pictures = ["forest.png", "curves-default.png", "credit.png", "profile.png"]
     assert all((folder / file).read_bytes().startswith(b"\x89PNG") and f"]({file})" in text for file in pictures)
     kept = {file.name for file in folder.iterdir()}
-    assert kept == {*pictures, "toy.md", "scores.csv", "differences.csv", "credit.csv", "provenance.json"}
+    assert kept == {
+        *(*pictures, "toy.md", "scores.csv", "differences.csv", "credit.csv", "curves.parquet", "provenance.json")
+    }
 
 
 def test_a_page_with_pairs_and_logged_metrics_is_judged_anew_from_its_folder(tmp_path) -> None:

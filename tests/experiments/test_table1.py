@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments.table1.__main__ import overview
 from experiments.table1.page import write_table1
 from oar.analysis.claims.claims import REFERENCE
 from oar.common.errors import DataError
@@ -86,6 +87,14 @@ def test_the_csv_is_tidy_with_exactly_these_columns(out: Path) -> None:
     assert list(table["method"].unique()) == ["base", "grpo", "oar_p"]
     row = table.query("method == 'grpo' and seed == 1 and benchmark == 'words2' and metric == 'avg@k'").iloc[0]
     assert row.tolist() == ["embedded", "grpo", 1, "words2", "avg@k", 4, 32.0, 100]
+
+
+def test_a_screen_shows_the_means_and_the_verdicts(out: Path) -> None:
+    lines = overview(out).splitlines()
+    assert len(lines) < 20
+    assert lines[1].split() == ["words1", "words2", "mean"]
+    assert "oar_p 54.0 32.0 43.0".split() in [line.split() for line in lines]
+    assert any("OAR-P > GRPO" in line and "too few seeds to tell" in line for line in lines)
 
 
 def test_means_errors_and_differences_by_hand(text: str) -> None:

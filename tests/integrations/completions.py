@@ -1,6 +1,7 @@
 """One batch for the learner and for TRL: two problems with prompts of different lengths, four completions each."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,14 @@ def policy() -> Any:
     return tiny_model(vocab=len(build_tokenizer()))
 
 
-def rewards() -> list[float | None]:
+def rewarded(prompt: str, completion_ids: list[int]) -> float:
+    (problem,) = (problem for problem in PROBLEMS if problem.question == prompt)
+    return float(task().grade(problem, task().decode(completion_ids)))
+
+
+def rewards() -> list[float]:
     return [
-        float(task().grade(problem, text.removesuffix(" <eos>")))
+        rewarded(problem.question, encoded(text))
         for problem, group in zip(PROBLEMS, GROUPS, strict=True)
         for text in group
     ]
@@ -121,16 +127,25 @@ def trainer(folder: Path, *, kind: Any = OARGRPOTrainer, model: Any = None, **se
         warnings.simplefilter("ignore")  # rollout_func is experimental
         return kind(
             model=model or policy(),
-            reward_funcs=lambda **_: rewards(),
+            reward_funcs=lambda prompts, completion_ids, **_: [
+                rewarded(*one) for one in zip(prompts, completion_ids, strict=True)
+            ],
             args=args,
             train_dataset=Dataset.from_list([{"prompt": problem.question} for problem in PROBLEMS]),
             processing_class=build_tokenizer(),
-            rollout_func=lambda *_: {
-                "prompt_ids": prompt_ids(),
-                "completion_ids": [encoded(text) for text in TEXTS],
-                "logprobs": [[-1.0] * len(encoded(text)) for text in TEXTS],
-            },
+            rollout_func=lambda prompts, *_: rolled_out(prompts),
         )
+
+
+def rolled_out(prompts: Sequence[str]) -> dict[str, Any]:
+    """The texts of each prompt in their order, whichever prompts a process has."""
+    groups = {problem.question: iter(group) for problem, group in zip(PROBLEMS, GROUPS, strict=True)}
+    completions = [encoded(next(groups[prompt])) for prompt in prompts]
+    return {
+        "prompt_ids": [task().tokenizer.encode(prompt) for prompt in prompts],
+        "completion_ids": completions,
+        "logprobs": [[-1.0] * len(ids) for ids in completions],
+    }
 
 
 def generated(made: Any) -> dict[str, torch.Tensor]:

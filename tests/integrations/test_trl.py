@@ -23,7 +23,7 @@ from oar.common.errors import ConfigError, DataError, OarError
 from oar.config import GatingConfig, build
 from oar.integrations.methods import estimator_named, gating_named
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
-from oar.method.importance import gives, needs_batch
+from oar.method.importance import gives
 from tests.config.test_config import CONF, composed
 from tests.integrations.completions import (
     CUT,
@@ -225,24 +225,19 @@ def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
     ("settings", "sentence"),
     [
         ({"method": "oracle_causal"}, "method must be one of grpo, oar_p, .* but is 'oracle_causal'"),
+        ({"marker": ""}, "marker must be the text that announces an answer, but is ''"),
         ({"gating": "soft"}, "gating must be one of bilevel, .* but is 'soft'"),
         ({"gating_tau": 1.5}, r"gating\.tau must be between 0 and 1, but is 1\.5"),
         ({"probe": "mean"}, r"probe\.name must be one of warmup, .* but is 'mean'"),
         ({"counterfactual": "blank"}, r"counterfactual\.name must be one of pad, .* but is 'blank'"),
         ({"use_liger_kernel": True}, "use_liger_kernel must be false"),
         ({"importance_sampling_level": "sequence"}, "importance_sampling_level must be 'token'"),
-        ({"fsdp": True}, "one process without DeepSpeed and FSDP"),
+        ({"fsdp": True}, "must run without DeepSpeed and FSDP"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_sentence(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         trainer(tmp_path, **settings)
-
-
-def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OARGRPOConfig, "world_size", property(lambda _: 2))
-    with pytest.raises(ConfigError, match="one process"):
-        trainer(tmp_path, num_generations=8)
 
 
 def test_other_arguments_and_others_tokens_are_refused(tmp_path: Path) -> None:
@@ -257,15 +252,16 @@ def test_other_arguments_and_others_tokens_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*missing `_self_`")
 def test_methods_and_gatings_are_those_of_conf() -> None:
-    """Every file of conf/method that a trainer without marks can use, with the same numbers; so with conf/gating."""
+    """Every method of conf/method that is an importance and needs no marks, with the same numbers; so with conf/gating."""
     knockout = OmegaConf.create({"counterfactual": {"name": "knockout"}})
-    for name in names("method") - {"random_reward"}:
-        if name.startswith((ORACLES, "oar_s")):  # they need what only the task knows: its marks, its right answers
-            continue
+    for name in names("method") - {"random_reward", "crpo"}:
         method = OmegaConf.merge(knockout, composed(name=f"method/{name}")).method
         estimator = build("method.estimator", method.estimator)
-        if method.surrogate or gives(estimator) == "advantages" or needs_batch(estimator):
-            continue  # nor is the loss this adapter's, or a whole step at hand
+        # They need what only the task knows: its marks, its right answers, what it shows a teacher.
+        if name.startswith((ORACLES, "oar_s", "rlsd", "serl", "sdpg", "sdpo", "mig", "prime")):
+            continue
+        if gives(estimator) != "importance" or method.surrogate or method.auxiliary:  # by the class, if at all
+            continue
         assert estimator_named(name, "knockout") == estimator, name
     for name in names("gating"):
         gating = GatingConfig(

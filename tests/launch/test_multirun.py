@@ -71,14 +71,21 @@ def test_the_others_run_on(
 def test_what_has_finished_is_left_as_it_is(
     kept: CountedFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = []
-    monkeypatch.setattr(sweep, "train", lambda cfg, folder, servers: begun.append(cfg.seed) or 0)
+    begun, told = [], []
+
+    def train(cfg: TrainConfig, folder: Path, servers: KeptFleet) -> int:
+        begun.append(cfg.seed)
+        told.append((cfg.tracking.name, cfg.tracking.group))
+        return 0
+
+    monkeypatch.setattr(sweep, "train", train)
     monkeypatch.setattr(sweep, "finished", lambda folder, cfg: {} if cfg.seed == 1 else None)
     multirun(monkeypatch, tmp_path, "seed=1,2", "resume=auto")
     assert begun == [2]
     assert "has finished before" in capsys.readouterr().out
     multirun(monkeypatch, tmp_path, "seed=1,2")  # resume=never: the run itself refuses a folder that holds one
     assert begun == [2, 1, 2]
+    assert told[1:] == [("grpo-seed1", tmp_path.name), ("grpo-seed2", tmp_path.name)]
     assert kept.stops == 0
 
 

@@ -60,10 +60,23 @@ RUNS = {
         f"model.lora={{r: 4, alpha: 8, targets: [{', '.join(ADAPTED)}]}}",
     ],
     "signed": ["method=oar_s_advantage"],  # groups without an advantage have a gradient too
+    "compared": [  # all are scored first; a loss beside the policy's
+        *("method=shear", "method.estimator.window=8", "method.estimator.stride=4"),
+        "allow_targets=[tests.learner.own_methods]",
+        "method.auxiliary={_target_: tests.learner.own_methods.Imitation}",
+    ],
     "weights of the update's own graph": ["method=grail", "method.estimator.rollout_symmetry=both"],
-    "completions compared": ["method=shear", "method.estimator.window=8", "method.estimator.stride=4"],
     "continuations": ["method=vineppo", "method.continuations.samples=2"],
+    "taught": ["method=sdpo", "method.teacher.rate=0.5"],  # by a teacher that every rank averages
+    "two losses": [
+        "method=sdpg",
+        "method.auxiliary.divergence=1",
+        "learner.updates_per_rollout=2",
+        "learner.activation_checkpointing=true",
+    ],
+    "gains": ["method=mig"],  # which every rank computes
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
+    "bfloat16, two losses": ["method=sdpg", "method.auxiliary.divergence=1", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
 SAVED = "oar_p"  # the run whose checkpoints are exchanged between one rank and two
@@ -180,10 +193,8 @@ def train(
     while learner.step < STEPS:
         curve.append(learner.training_step().metrics)
         if save_to is not None:
-            task, state = learner.task, {"identity": learner.cfg.identity()}
-            save_checkpoint(
-                save_to, learner.step, learner.model, task.tokenizer, learner.optimizer, state, keep=STEPS, ranks=ranks
-            )
+            held = learner.model, learner.task.tokenizer, learner.optimizer, {"identity": learner.cfg.identity()}
+            save_checkpoint(save_to, learner.step, *held, keep=STEPS, ranks=ranks, beside=learner.save_beside)
     return curve, learner.sync.weights if ranks.first else {}
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from oar.common.errors import ConfigError
 from oar.common.seeding import generator
 from oar.learner.distributed import ALONE
 from oar.learner.samples import sample_rows
+from oar.method.advantages import group_advantages
 from tests.learner.on_ranks import config, learner_of, start_model, train
 
 
@@ -31,6 +33,25 @@ def test_a_fraction_moves_the_weights(start: Path) -> None:
     assert any(not torch.equal(plain[name], weight) for name, weight in learned.items())
     assert metrics[0]["train/reward_mean"] == pytest.approx(metrics[0]["reward/length"])
     assert metrics[0]["train/zero_advantage_groups"] < 1
+
+
+def test_streams_of_rewards_move_the_weights_each_by_itself(start: Path) -> None:
+    (_, alone), (_, one_stream) = train(start, ALONE), train(start, ALONE, "method.decoupled_rewards=true")
+    assert all(torch.equal(alone[name], weight) for name, weight in one_stream.items())
+    rewards = ("reward=[answer,length]", "reward.length.weight=0.5")
+    learner = learner_of(config(*rewards, "method.decoupled_rewards=true"), start, ALONE)
+    report = learner.training_step()
+    earned = [[terms[name] for terms in report.graded.terms] for name in ("answer", "length")]
+    answer, length = (group_advantages(torch.tensor(values), 4) for values in earned)
+    torch.testing.assert_close(report.advantages, (answer + 0.5 * length) / 1.5)
+    assert not torch.allclose(report.advantages, group_advantages(report.graded.rewards, 4), atol=0.1)
+
+
+def test_streams_have_no_common_penalty() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.overlong must be keep or mask where method\.decoupled_rewards"):
+        config("method=crpo", "learner.overlong=soft_penalty")
+    with pytest.raises(ConfigError, match=r"reward must be terms of which one has a weight"):
+        config("method=crpo", "reward.answer.weight=0", "reward.format.weight=0")
 
 
 def test_coins_are_those_of_run_and_step(start: Path) -> None:

@@ -1,10 +1,12 @@
 """Group advantages, by hand."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from oar.common.errors import DataError
-from oar.method.advantages import group_advantages, overlong_penalty
+from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty
 
 
 def test_by_hand():
@@ -32,6 +34,16 @@ def test_groups_do_not_mix():
     a, b = torch.tensor([1.0, 0.0]), torch.tensor([5.0, 1.0])
     both = group_advantages(torch.cat([a, b]), 2)
     torch.testing.assert_close(both, torch.cat([group_advantages(a, 2), group_advantages(b, 2)]))
+
+
+def test_streams_are_compared_each_by_itself():
+    right, style = torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([0.01, 0.02, 0.01, 0.02])
+    compared = partial(group_advantages, num_generations=4)
+    found = decoupled_advantages(torch.stack([right, style], dim=1), [3.0, -1.0], compared)
+    # By hand: (1.5, -.5, -.5, -.5) and (-.866, .866, -.866, .866), the second with a standard deviation of 0.00577.
+    expected = (3 * torch.tensor([1.5, -0.5, -0.5, -0.5]) - torch.tensor([-0.851, 0.851, -0.851, 0.851])) / 4
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
+    torch.testing.assert_close(decoupled_advantages(right[:, None], [0.3], compared), compared(right))
 
 
 def test_incomplete_group_is_refused():

@@ -7,7 +7,7 @@ import torch
 
 from experiments.shared.peak_memory import peak_memory
 from oar.common.errors import ConfigError
-from oar.config import LoraConfig
+from oar.config import LoraConfig, build
 from oar.learner.sharding import recomputed_layers
 from oar.method.importance import (
     GradientImportance,
@@ -16,7 +16,7 @@ from oar.method.importance import (
     PerturbationImportance,
 )
 from oar.method.probes import AnswerMeanProbe
-from oar.plan import memory_of
+from oar.plan import memory_of, plan_run
 from oar.plan.memory import GIB
 from tests.models import credit_inputs, random_batch
 from tests.plan.plans import GRPO, SMALL, composed, planned, random_model
@@ -66,6 +66,36 @@ def test_memory_by_hand():
     assume.devices = 5
     apart = memory_of(cfg, SMALL, assume, GRPO)
     assert apart.device == max(sum(apart.learner.values()), sum(apart.engine.values()))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "beside"),
+    [
+        (["method=mig"], {}),
+        (["method=rlsd"], {"reference": 4}),  # who teaches, in float32
+        (["method=serl"], {"teacher": 4}),
+        (["method=sdpg"], {"reference": 4}),
+        (["method=sdpg", "method.auxiliary.reference=0"], {}),
+        (["method=sdpo"], {"teacher": 4}),
+        (["method=prime"], {"reference": 4, "reward_model": 16}),
+    ],
+)
+def test_memory_of_models_beside_the_policy(overrides, beside):
+    cfg, assume, _ = composed(*overrides)
+    found = memory_of(cfg, SMALL, assume, GRPO).learner
+    expected = {name: size * SMALL.parameters for name, size in beside.items()}
+    assert {name: found[name] for name in ("reference", "teacher", "reward_model") if name in found} == expected
+
+
+def test_a_line_of_the_plan_has_its_own_methods_teacher():
+    cfg, assume, _ = composed("method=grpo")
+    methods = {name: composed(f"method={name}")[0].method for name in ("grpo", "sdpo")}
+    estimators = {name: build("it", one.estimator) for name, one in methods.items()}
+    table = plan_run(cfg, SMALL, assume, estimators, {}, methods).methods
+    longer = table["sdpo"]["device_gib"] - table["grpo"]["device_gib"]
+    assert longer == pytest.approx(4 * SMALL.parameters / 2**30)
+    assert table["sdpo"]["importance"] > table["grpo"]["importance"] == 0
+    assert table["sdpo"]["update"] > table["grpo"]["update"]  # all completions are in it
 
 
 def test_memory_of_signals_by_hand():

@@ -10,9 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
 from oar.config import build
+from oar.method.auxiliary import CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.forward.logprobs import run_forward
 from oar.method.forward.packing import Packing
 from oar.method.importance import (
+    ActionWeights,
     ContinuationAdvantages,
     EntropyBonusWeights,
     EntropyImportance,
@@ -20,8 +22,12 @@ from oar.method.importance import (
     GradientNormImportance,
     GrailWeights,
     HighEntropyWeights,
+    ImplicitReward,
+    ImplicitRewardAdvantages,
+    InformationAdvantages,
     InvertedImportance,
     PerturbationImportance,
+    SelfDistilledWeights,
     ShearWeights,
     ShuffledImportance,
     TokenBaseline,
@@ -30,7 +36,7 @@ from oar.method.importance import gradient as gradient_module
 from oar.method.importance import perturbation as perturbation_module
 from oar.method.probes import AnswerMeanProbe
 from oar.plan import Architecture, Work, importance_work, plan_run
-from oar.plan.work import Lengths, forward, is_known, recomputed, to_inputs, update_work
+from oar.plan.work import Lengths, auxiliary_work, forward, is_known, recomputed, to_inputs, update_work
 from tests.models import credit_inputs, random_batch, tiny_model
 from tests.plan.plans import GRPO, ROOT, SMALL, composed, random_model
 
@@ -185,6 +191,10 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
         (PerturbationImportance(window=0, routes=1), {}, Work(59, 59 * 19 + 190, 30)),
         (PerturbationImportance(budget=4), {}, Work(19 + 38, 380 + 38 * 19, 3 + 12)),
         (GradientNormImportance(), {}, Work(19, 2 * 190, 3)),
+        (SelfDistilledWeights(context="answer"), {}, forward(5 + 16, 16)),  # reasoning, marker, answer and EOS
+        (ActionWeights(SelfDistilledWeights()), {}, forward(5 + 10 + 16, 16)),
+        (ImplicitRewardAdvantages(ImplicitReward()), {}, forward(21, 16) * 6 + Work(read=16)),
+        (InformationAdvantages(), {}, forward(5 + 4, 3) + forward(5 + 10 + 4, 3)),  # one step: 0 and 10 tokens
         (GradientNormImportance(), {"checkpointing": True}, Work(38, 3 * 190, 3)),
         (GradientImportance(), {}, Work(28, 3 * PAIRS, 6)),
         (GradientImportance(), {"checkpointing": True}, Work(42, 4 * PAIRS, 6)),
@@ -207,6 +217,21 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
 )
 def test_work_of_signals_by_hand(estimator, settings, expected):
     assert work(estimator, **settings) == expected
+
+
+def test_work_of_losses_by_hand():
+    by_teacher = forward(5 + 16, 16) + Work(read=5 * 16)
+    start = forward(5 + 16, 16)
+    for loss, expected in (
+        (None, Work()),
+        (TeacherDivergence(), by_teacher + start),
+        (TeacherDivergence(reference=0.0), by_teacher),
+        (TopDivergence(), forward(5 + 10 + 16, 16) + Work(read=5 * 16)),
+        (KlByClass(), start),
+        (CertifiedCloning(), Work()),
+        (CertifiedCloning(gate="mig_positive"), work(InformationAdvantages())),
+    ):
+        assert auxiliary_work(loss, LENGTHS, default_learner()) == expected
 
 
 def test_a_window_beyond_the_reasoning_is_no_window():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.gpu_check.settings import read
+from experiments.gpu_check.settings import METHODS, read
 from oar.learner.distributed import ALONE
 from tests.config.test_config import CONF
 from tests.learner.on_ranks import config, learner_of
@@ -16,7 +16,7 @@ def choices(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-METHODS = choices("method")
+__all__ = ["METHODS", "SMALL", "choices", "in_many_forwards", "trained"]
 
 
 def in_many_forwards(method: str) -> list[str]:

@@ -2,15 +2,21 @@
 
 import socket
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from oar.common.errors import DataError, EngineError, EngineLostError, OarError, SyncError
+from oar.common.errors import ConfigError, DataError, EngineError, EngineLostError, OarError, SyncError
+from oar.config import TrainConfig, validated
 from oar.config.evaluation import Sampling
+from oar.launch.supervisor import refuse_silent_servers
 from oar.rollout.client.http import HttpServer
 from oar.rollout.client.vllm import UNKNOWN_VERSION, EngineClient
 from oar.rollout.sync.checkpoint import CheckpointSync
+from tests.config.test_config import composed
 from tests.conftest import in_time, start_fake_engine, tiny_model
 
 PROMPTS = [[5, 6, 7], [8, 9]]
@@ -52,6 +58,17 @@ def test_a_fault_is_an_engine_error_in_bounded_time(fake: Callable[..., str], fa
     with pytest.raises(EngineError, match=sentence) as caught:
         client.generate(PROMPTS * 4, SAMPLING, seed=1, expected_version=0)
     assert one_sentence(caught.value)
+
+
+def test_a_server_of_web_pages_is_told_to_be_one(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=tmp_path)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(EngineError, match=r"HTTP 404: a web page, so it is no vLLM server\.$"):
+            EngineClient(url, 30.0).model_info()
+        with pytest.raises(ConfigError, match=f"rollout.url must be the address of a running vLLM server, but {url} "):
+            refuse_silent_servers(validated(composed(f"rollout.url={url}"), TrainConfig).rollout)
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from experiments import doctor
-from oar.common.errors import ConfigError, EngineError
+from oar.common.errors import ConfigError, DataError, EngineError
 from oar.rollout.server.engine import EngineOptions, VllmEngine, telling_lines
 
 
@@ -29,6 +29,22 @@ def test_a_port_in_use_is_named(tiny_model_dir: Path, tmp_path: Path) -> None:
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model.path must be .*nowhere has no config.json"):
         VllmEngine(EngineOptions(tmp_path / "nowhere", tmp_path / "log")).start()
+
+
+def test_weights_that_are_cut_off_are_named(tiny_model_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(tiny_model_dir, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"model.safetensors cannot be read \(.*download it again"):
+        VllmEngine(EngineOptions(folder, tmp_path / "log")).start()
+
+
+def test_a_context_that_is_too_short_is_named(tiny_model_dir: Path, tmp_path: Path) -> None:
+    options = EngineOptions(tiny_model_dir, tmp_path / "log", max_model_len=1_000_000)
+    with pytest.raises(ConfigError, match=r"rollout.max_model_len must be at most \d+, the context of the model in"):
+        VllmEngine(options).start()
+    assert not (tmp_path / "log").exists()
 
 
 @pytest.mark.parametrize("release", ["0.24.0", "0.31.2", "0.320.0", "1.0.0"])
@@ -73,7 +89,13 @@ def test_stop_before_start_is_harmless(tiny_model_dir: Path, tmp_path: Path) -> 
 @pytest.mark.engine
 @pytest.mark.usefixtures("nothing_left")
 def test_a_server_that_dies_while_starting_is_explained(tiny_model_dir: Path, tmp_path: Path) -> None:
-    options = EngineOptions(tiny_model_dir, tmp_path / "log", max_model_len=100_000)
+    """How far another kind of rotary positions stretches the context, only vLLM knows."""
+    folder = tmp_path / "stretched"
+    shutil.copytree(tiny_model_dir, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] |= {"rope_type": "linear", "factor": 2.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    options = EngineOptions(folder, tmp_path / "log", max_model_len=100_000)
     with pytest.raises(EngineError, match=r"ended with exit code 1 while starting.*max_model_len \(100000\)"):
         VllmEngine(options).start()
 

@@ -5,19 +5,25 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from oar.common.errors import ConfigError, DataError, OarError
-from oar.runs.tracking import LocalTracker, WandbTracker, check_tracking, start_tracker
+from oar.config import TrainConfig, validated
+from oar.config.learner import TrackingConfig
+from oar.runs.tracking import Logger, Tracker, check_tracking, start_tracker
+from oar.runs.watch import Watch
+from tests.config.test_config import composed
 
 ROWS = [{"prompt": "1 + 1", "tokens": ["a", "b"], "token_weights": [0.5, 1.5]}]
 
 
-def write_steps(tracker: LocalTracker, steps: range) -> None:
+def write_steps(tracker: Tracker, steps: range) -> None:
     for step in steps:
         tracker.log(step, {"train/reward_mean": step / 10, "train/entropy": 1.0 / step})
         tracker.log_timings(step, {"generation": 0.5 * step, "total": 1.0})
@@ -29,7 +35,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_every_call_is_one_line_with_its_step(tmp_path: Path) -> None:
-    write_steps(LocalTracker(tmp_path), range(1, 3))
+    write_steps(Tracker(tmp_path), range(1, 3))
     assert lines(tmp_path / "metrics.jsonl") == [
         {"step": 1, "train/entropy": 1.0, "train/reward_mean": 0.1},
         {"step": 2, "train/entropy": 0.5, "train/reward_mean": 0.2},
@@ -39,18 +45,18 @@ def test_every_call_is_one_line_with_its_step(tmp_path: Path) -> None:
 
 
 def test_metrics_do_not_depend_on_the_order_or_type_they_came_in(tmp_path: Path) -> None:
-    LocalTracker(tmp_path / "a").log(1, {"train/x": 1.5, "eval/y": 2})
-    LocalTracker(tmp_path / "b").log(1, {"eval/y": np.float64(2.0), "train/x": np.float64(1.5)})
+    Tracker(tmp_path / "a").log(1, {"train/x": 1.5, "eval/y": 2})
+    Tracker(tmp_path / "b").log(1, {"eval/y": np.float64(2.0), "train/x": np.float64(1.5)})
     assert (tmp_path / "a/metrics.jsonl").read_bytes() == (tmp_path / "b/metrics.jsonl").read_bytes()
 
 
 def test_a_resumed_run_leaves_the_bytes_of_an_unbroken_one(tmp_path: Path) -> None:
-    write_steps(LocalTracker(tmp_path / "whole"), range(1, 9))
+    write_steps(Tracker(tmp_path / "whole"), range(1, 9))
 
-    write_steps(LocalTracker(tmp_path / "broken"), range(1, 7))
+    write_steps(Tracker(tmp_path / "broken"), range(1, 7))
     with (tmp_path / "broken/metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "train/entr')  # killed while writing
-    resumed = LocalTracker(tmp_path / "broken")
+    resumed = Tracker(tmp_path / "broken")
     resumed.resume(4)
     write_steps(resumed, range(5, 9))
 
@@ -64,8 +70,8 @@ def test_a_resumed_run_leaves_the_bytes_of_an_unbroken_one(tmp_path: Path) -> No
 
 
 def test_resume_without_a_checkpoint_starts_over(tmp_path: Path) -> None:
-    write_steps(LocalTracker(tmp_path), range(1, 4))
-    tracker = LocalTracker(tmp_path)
+    write_steps(Tracker(tmp_path), range(1, 4))
+    tracker = Tracker(tmp_path)
     tracker.resume(-1)
     tracker.log(0, {"eval/mean/avg@1": 43.0})
     assert lines(tmp_path / "metrics.jsonl") == [{"step": 0, "eval/mean/avg@1": 43.0}]
@@ -73,10 +79,10 @@ def test_resume_without_a_checkpoint_starts_over(tmp_path: Path) -> None:
 
 
 def test_an_earlier_runs_lines_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
-    write_steps(LocalTracker(tmp_path), range(1, 4))
+    write_steps(Tracker(tmp_path), range(1, 4))
     before = (tmp_path / "metrics.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="earlier run"):
-        LocalTracker(tmp_path).log(1, {"train/entropy": 1.0})
+        Tracker(tmp_path).log(1, {"train/entropy": 1.0})
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
@@ -85,33 +91,106 @@ def test_a_broken_line_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     path.write_text('{"step": 1}\nnot json\n{"step": 2}\n')
     before = path.read_bytes()
     with pytest.raises(DataError, match=r"metrics\.jsonl, line 2"):
-        LocalTracker(tmp_path).resume(1)
+        Tracker(tmp_path).resume(1)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_metric_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
     with pytest.raises(DataError, match=r"train/grad_norm is .* at step 3"):
-        LocalTracker(tmp_path).log(3, {"train/loss": 0.0, "train/grad_norm": value})
+        Tracker(tmp_path).log(3, {"train/loss": 0.0, "train/grad_norm": value})
     assert not (tmp_path / "metrics.jsonl").exists()
     with pytest.raises(DataError, match="not valid JSON"):
-        LocalTracker(tmp_path).log_samples(3, [{"token_weights": [value]}])
+        Tracker(tmp_path).log_samples(3, [{"token_weights": [value]}])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the always-full device")
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(OarError, match="No space left"):
-        LocalTracker(tmp_path).log(1, {"train/loss": 0.0})
+        Tracker(tmp_path).log(1, {"train/loss": 0.0})
+
+
+def tracking(mode: str, **keys: Any) -> TrackingConfig:
+    return TrackingConfig(mode, "oar", 10, 16, **keys)
 
 
 def test_disabled_means_local_files_only(tmp_path: Path) -> None:
-    tracker = start_tracker(
-        tmp_path, mode="disabled", project="p", group="g", name="n", job_type="train", tags=[], config={}
-    )
+    tracker = start_tracker(tmp_path, tracking("disabled"), job_type="t", tags=[], config={}, max_logprob_diff=0.1)
     tracker.log(1, {"train/loss": 0.0})
     tracker.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+class Recorder(Logger):
+    """A logger that keeps what it was told: a second one needs no more than this."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def scalars(self, step, values):
+        self.told.append(("scalars", step, dict(values)))
+
+    def samples(self, step, rows):
+        self.told.append(("samples", step, len(rows)))
+
+    def final(self, step, values, rows):
+        self.told.append(("final", step, dict(values), list(rows)))
+
+    def page(self, step, name, path):
+        self.told.append(("page", step, name))
+
+    def checkpoint(self, step, folder):
+        self.told.append(("checkpoint", step, folder))
+
+    def alert(self, title, text):
+        self.told.append(("alert", title, text))
+
+    def finish(self):
+        self.told.append(("finish",))
+
+
+def test_a_logger_is_told_what_was_checked_and_is_on_disk(tmp_path: Path) -> None:
+    logger = Recorder()
+    tracker = Tracker(tmp_path, [logger])
+    tracker.log(1, {"train/b": 2, "train/a": 1.0})
+    tracker.log_timings(1, {"total": 2.0})
+    tracker.log_samples(1, ROWS)
+    tracker.log_samples(2, [])
+    with pytest.raises(DataError):
+        tracker.log(2, {"train/a": math.nan})
+    tracker.log_final(2, {"eval/words1/avg@4": 50.0}, [{"benchmark": "words1"}])
+    tracker.finish()
+    assert logger.told == [
+        ("scalars", 1, {"train/a": 1.0, "train/b": 2.0}),
+        ("scalars", 1, {"seconds/total": 2.0}),
+        ("samples", 1, 1),
+        ("final", 2, {"final/words1/avg@4": 50.0}, [{"benchmark": "words1"}]),
+        ("finish",),
+    ]
+
+
+def alerts(folder: Path, entropies: list[float], drift: float = 0.0) -> list[str]:
+    logger = Recorder()
+    tracker = Tracker(folder, [logger], Watch(max_logprob_diff=0.1))
+    tracker.resume(len(lines(folder / "metrics.jsonl")) if (folder / "metrics.jsonl").exists() else -1)
+    for step, entropy in enumerate(entropies, start=1):
+        tracker.log(step, {"train/entropy": entropy, "train/sampler_logprob_diff_mean": drift})
+    return [told[1] for told in logger.told if told[0] == "alert"]
+
+
+def test_a_collapse_and_a_drift_are_told_once(tmp_path: Path) -> None:
+    assert alerts(tmp_path / "a", [1.0] * 20) == []
+    assert alerts(tmp_path / "b", [1.0] * 9 + [0.1] * 30) == ["Entropy has collapsed"]
+    assert alerts(tmp_path / "c", [1.0] * 9 + [0.3] * 30) == []
+    assert alerts(tmp_path / "d", [1.0] * 3, drift=0.049) == []
+    assert alerts(tmp_path / "e", [1.0] * 3, drift=0.051) == ["Engine and learner drift apart"]
+
+
+def test_a_resumed_run_remembers_how_its_entropy_began(tmp_path: Path) -> None:
+    assert alerts(tmp_path, [1.0] * 9) == []
+    assert alerts(tmp_path, [0.1] * 9) == ["Entropy has collapsed"]
+    assert alerts(tmp_path, [0.1] * 9) == []
 
 
 def without_account(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -128,9 +207,7 @@ def test_online_without_a_key_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=r"needs a W&B API key.*offline"):
         check_tracking("online")
     with pytest.raises(ConfigError, match="needs a W&B API key"):
-        start_tracker(
-            tmp_path / "run", mode="online", project="p", group="g", name="n", job_type="train", tags=[], config={}
-        )
+        start_tracker(tmp_path / "run", tracking("online"), job_type="t", tags=[], config={}, max_logprob_diff=0.1)
     assert not (tmp_path / "run").exists()
     assert capfd.readouterr() == ("", "")
 
@@ -138,18 +215,26 @@ def test_online_without_a_key_is_refused_before_anything_starts(
 OFFLINE_RUN = """
 import sys
 from pathlib import Path
-from oar.runs.tracking import WandbTracker
+from oar.config.learner import TrackingConfig
+from oar.runs.tracking import start_tracker
 folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-tracker = WandbTracker(folder, mode="offline", project="oar", group="table1", name="oar_g-seed0", job_type="train",
-                       tags=["embedded"], config={"method": "oar_g", "gating": {"tau": 0.4}})
+keys = {"group": "table1", "name": "oar_g-tau0.4-seed1", "tags": ["mine"], "notes": "Why.", "entity": "team"}
+tracker = start_tracker(folder, TrackingConfig("offline", "oar", 10, 16, **keys), job_type="oar_g", tags=["embedded"],
+                        config={"method": "oar_g", "gating": {"tau": 0.4}}, max_logprob_diff=0.1)
 tracker.resume(first - 1)
 for step in range(first, last + 1):
-    tracker.log(step, {"train/reward_mean": step / 10})
+    tracker.log(step, {"train/reward_mean": step / 10, "train/sampler_logprob_diff_mean": 0.06,
+                       "eval/mean/avg@1": 10.0 - step})
     tracker.log_timings(step, {"total": 1.0})
-    tracker.log_samples(step, [{"completion": f"c{step}{i}", "tokens": ["t"] * step, "token_weights": [1.0] * step}
-                               for i in range(2)])
+    tracker.log_samples(step, [{"completion": f"c{step}{i}", "tokens": ["t"] * step, "token_weights": [1.0] * step,
+                                "segments": [step, step, step]} for i in range(2)])
 (folder / "page.html").write_text("<p>a page</p>")
-tracker.log_file("inspector-step_000003", folder / "page.html")
+tracker.log_page(3, "inspector-step_000003", folder / "page.html")
+(folder / "checkpoint").mkdir(exist_ok=True)
+(folder / "checkpoint" / "model.safetensors").write_text("weights")
+tracker.log_checkpoint(last, folder / "checkpoint")
+tracker.log_final(last, {"eval/mean/avg@4": 50.0}, [{"benchmark": "words1", "k": 4, "value": 50.0},
+                                                    {"benchmark": "mean", "k": None, "value": 50.0}])
 tracker.finish()
 """
 
@@ -170,16 +255,24 @@ def wandb_records(log: bytes) -> Iterator[bytes]:
             record = b""
 
 
-def logged_to_wandb(run_folder: Path) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, list[Path]]]:
-    """(history rows, x axis by metric pattern, files by artifact), read back from an offline run's binary log."""
+def records(run_folder: Path) -> Iterator[Any]:
+    """What an offline run's binary log holds."""
     from wandb.proto import wandb_internal_pb2
 
-    rows, axes, artifacts = [], {}, {}
     for data in wandb_records(next(run_folder.glob("*.wandb")).read_bytes()):
-        record = wandb_internal_pb2.Record.FromString(data)  # type: ignore[attr-defined]
+        yield wandb_internal_pb2.Record.FromString(data)  # type: ignore[attr-defined]
+
+
+def values_of(items: Any) -> dict[str, Any]:
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def logged_to_wandb(run_folder: Path) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, list[Path]]]:
+    """(history rows, x axis by metric pattern, files by artifact)."""
+    rows, axes, artifacts = [], {}, {}
+    for record in records(run_folder):
         if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+            rows.append(values_of(record.history.item))
         elif record.WhichOneof("record_type") == "metric":
             axes[record.metric.glob_name or record.metric.name] = record.metric.step_metric
         elif record.WhichOneof("record_type") == "artifact":
@@ -187,48 +280,97 @@ def logged_to_wandb(run_folder: Path) -> tuple[list[dict[str, Any]], dict[str, s
     return rows, axes, artifacts
 
 
-def test_a_real_offline_run_and_its_resumption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_account(monkeypatch, tmp_path)
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    run = tmp_path / "run"
-    for first, last in ((1, 3), (3, 4)):  # the second process goes on from the checkpoint of step 2
-        done = subprocess.run(
-            [sys.executable, "-c", OFFLINE_RUN, str(run), str(first), str(last)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert (done.stdout, done.stderr) == ("", "")
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real offline run in two processes: the second goes on from the checkpoint of step 2."""
+    folder = tmp_path_factory.mktemp("offline")
+    with pytest.MonkeyPatch.context() as patch:
+        without_account(patch, folder)
+        (folder / "home").mkdir()
+        patch.setenv("HOME", str(folder / "home"))
+        for first, last in ((1, 3), (3, 4)):
+            arguments = [sys.executable, "-c", OFFLINE_RUN, str(folder / "run"), str(first), str(last)]
+            done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return folder / "run"
 
-    assert [line["step"] for line in lines(run / "metrics.jsonl")] == [1, 2, 3, 4]
-    run_id = (run / "wandb_run_id.txt").read_text().strip()
-    parts = sorted(run.glob(f"wandb/offline-run-*-{run_id}"))
+
+def parts_of(run: Path) -> list[Path]:
+    return sorted(run.glob(f"wandb/offline-run-*-{(run / 'wandb_run_id.txt').read_text().strip()}"))
+
+
+def test_a_real_offline_run_and_its_resumption(offline: Path) -> None:
+    assert [line["step"] for line in lines(offline / "metrics.jsonl")] == [1, 2, 3, 4]
+    parts = parts_of(offline)
     assert len(parts) == 2, "both processes belong to one W&B run"
-    assert not list(home.iterdir()), "nothing outside the run folder"
+    assert not list((offline.parent / "home").iterdir()), "nothing outside the run folder"
 
-    tables = sorted(parts[0].glob("files/media/table/*.json"))
+    tables = sorted(parts[0].glob("files/media/table/samples*.json"))
     logged = [row for table in tables for row in json.loads(table.read_text())["data"]]
     assert sorted(row[1] for row in logged) == ["c10", "c11", "c20", "c21", "c30", "c31"], "no row lost or doubled"
-    assert [3, "c30", ["t"] * 3, [1.0] * 3] in logged
+    assert [3, "c30", ["t"] * 3, [1.0] * 3, [3, 3, 3]] in logged
 
-    records, axes, artifacts = logged_to_wandb(parts[1])
+    rows, axes, artifacts = logged_to_wandb(parts[1])
     assert axes["*"] == "step", "W&B's own counter cannot go back to a checkpoint"
-    assert [r["train/reward_mean"] for r in records if "train/reward_mean" in r] == [0.3, 0.4]
-    assert {r["step"] for r in records} == {3, 4}
-    assert any(r.get("seconds/total") == 1.0 for r in records)
-    (page,) = artifacts[f"{run_id}-inspector-step_000003"]
+    assert [row["train/reward_mean"] for row in rows if "train/reward_mean" in row] == [0.3, 0.4]
+    assert {row["step"] for row in rows} == {3, 4}
+    assert any(row.get("seconds/total") == 1.0 for row in rows)
+    (page,) = next(files for name, files in artifacts.items() if name.endswith("-inspector-step_000003"))
     assert page.read_text() == "<p>a page</p>"
-    assert page.is_relative_to(run), "kept until it is synced"
+    (weights,) = next(files for name, files in artifacts.items() if name.endswith("-checkpoint"))
+    assert weights.read_text() == "weights"
+    assert page.is_relative_to(offline), "kept until it is synced"
+    assert weights.is_relative_to(offline / "wandb"), "a copy: the run deletes its old checkpoints"
+
+
+def test_what_a_user_of_wandb_looks_for(offline: Path) -> None:
+    (start, *_) = [record.run for record in records(parts_of(offline)[0]) if record.WhichOneof("record_type") == "run"]
+    assert (start.display_name, start.run_group, start.job_type) == ("oar_g-tau0.4-seed1", "table1", "oar_g")
+    assert (start.project, start.entity, start.notes, list(start.tags)) == ("oar", "team", "Why.", ["embedded", "mine"])
+    rows, _, _ = logged_to_wandb(parts_of(offline)[0])
+
+    def logged(name: str) -> list[Any]:
+        return [row[name] for row in rows if name in row]
+
+    assert logged("inspector/_type") == ["html-file"]
+    assert [sum(values) for values in logged("weights/of_tokens/values")] == [2, 4, 6], "of two completions"
+    assert (logged("final_evaluation/ncols"), logged("final_evaluation/nrows")) == ([3], [2])
+    found = list(records(parts_of(offline)[0]))
+    summary: dict[str, Any] = {}
+    for one in found:
+        if one.WhichOneof("record_type") == "summary":
+            summary |= values_of(one.summary.update)
+    assert summary["final/mean/avg@4"] == 50.0
+    assert summary["eval/mean/avg@1"] == {"max": 9.0, "last": 7.0}
+    alerted = [one.alert for one in found if one.WhichOneof("record_type") == "alert"]
+    assert [(one.title, one.level) for one in alerted] == [("Engine and learner drift apart", "WARN")]
 
 
 def test_sample_rows_must_keep_their_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_account(monkeypatch, tmp_path)
-    tracker = WandbTracker(
-        tmp_path, mode="offline", project="p", group="g", name="n", job_type="train", tags=[], config={}
-    )
+    tracker = start_tracker(tmp_path, tracking("offline"), job_type="t", tags=[], config={}, max_logprob_diff=0.1)
     tracker.log_samples(1, ROWS)
     with pytest.raises(DataError, match="must have the columns"):
         tracker.log_samples(2, [{"prompt": "x"}])
     tracker.finish()
+
+
+SWEEP = Path(__file__).parents[2] / "docs" / "wandb_sweep.yaml"
+
+
+def test_every_run_of_the_wandb_sweep_composes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_RUN_ID", "a1b2c3")  # as the agent of a sweep does
+    sweep = yaml.safe_load(SWEEP.read_text())
+    values = {key: parameter["values"] for key, parameter in sweep["parameters"].items()}
+    assert {"gating.tau", "gating.beta"} <= set(values)
+    _, module_flag, module, *typed, arguments = sweep["command"]
+    assert (module_flag, module, arguments) == ("-m", "experiments.train", "${args_no_hyphens}")
+    found = [
+        validated(composed(*typed, *(f"{key}={value}" for key, value in zip(values, chosen, strict=True))), TrainConfig)
+        for chosen in product(*values.values())
+    ]
+    assert len({cfg.identity() for cfg in found}) == len(found) == math.prod(map(len, values.values()))
+    assert {cfg.output_dir for cfg in found} == {"outputs/wandb_sweep/a1b2c3"}
+    assert {cfg.tracking.mode for cfg in found} == {"online"}, "an agent is told by W&B what to run"
+    k = found[0].evaluation.k
+    assert (sweep["metric"]["name"], sweep["metric"]["goal"]) == (f"final/mean/avg@{k}", "maximize")

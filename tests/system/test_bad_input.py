@@ -78,7 +78,7 @@ def test_the_exit_code_of_the_program(tmp_path: Path) -> None:
 def test_engine_that_is_not_there(base_model: Path, tmp_path: Path) -> None:
     code, output = run("train", NO_ENGINE, f"output_dir={tmp_path / 'run'}", "tracking=disabled")
     assert code == 2
-    assert "127.0.0.1:9" in error_line(output)
+    assert "rollout.url must be the address of a running vLLM server, but http://127.0.0.1:9" in error_line(output)
 
 
 def test_corrupt_checkpoint(base_model: Path, tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ def test_a_page_of_a_real_run(finished_run: FinishedRun, base_model: Path, tmp_p
     assert "after 3 updates; the completions were drawn after 3" in data["notes"][0]  # the weights that drew them
     at = {(signal["name"], signal["source"]): index for index, signal in enumerate(data["signals"])}
     weights = [index for index, signal in enumerate(data["signals"]) if signal["kind"] == "weight"]
-    logged, again = (weights.index(at["oar_g", source]) for source in ("as the run logged it", "step_000003"))
-    ratio, drifted = at["ratio", "step_000003"], at["ratio", base_model.name]
+    logged, again = (weights.index(at["OAR-G", source]) for source in ("as the run logged it", "after 3 updates"))
+    ratio, drifted = at["ratio", "after 3 updates"], at["ratio", "the taught base model"]
     for completion in data["completions"]:
         assert completion["advantage"] != 0
         # Noise of 1e-3 in float32: the gradient differs a little with the rows that are forwarded together.
@@ -42,7 +42,7 @@ def test_a_page_of_a_real_run(finished_run: FinishedRun, base_model: Path, tmp_p
         np.testing.assert_allclose(completion["values"][ratio], 1, rtol=1e-3)
     assert any(abs(value - 1) > 0.01 for completion in data["completions"] for value in completion["values"][drifted])
     agreement = {(one, other): values for one, other, values in data["agreement"]}
-    assert np.mean(agreement[at["oar_g", "as the run logged it"], at["oar_g", "step_000003"]]) > 0.99
+    assert np.mean(agreement[at["OAR-G", "as the run logged it"], at["OAR-G", "after 3 updates"]]) > 0.99
     assert data["provenance"]["command"].startswith("python -m experiments.inspect_credit")
     run_id = (folder / "wandb_run_id.txt").read_text().strip()
     _, _, artifacts = logged_to_wandb(sorted(folder.glob("wandb/offline-run-*"))[-1])

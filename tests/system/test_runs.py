@@ -65,6 +65,8 @@ def test_a_run(
 def test_what_a_run_leaves(finished_run: FinishedRun, base_engine: VllmEngine) -> None:
     folder, output, weight_version = finished_run
     assert "4 prompts x 8 = 32 completions" in output
+    assert output.count("held-out ") == 3  # before the first step, and after the second and fourth
+    assert f"make inspect ARGS='run={folder}'" in output
     assert weight_version == 5
     assert list((folder / "wandb").glob("offline-run-*")), "W&B wrote nothing"
     files = [path for path in folder.rglob("*") if path.is_file()]

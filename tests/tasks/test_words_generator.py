@@ -11,6 +11,7 @@ import pytest
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT
 from oar.tasks.data.sources import WordsSource
+from oar.tasks.embedded.splits import split_of
 from oar.tasks.words import (
     RL_STREAM,
     TEACHING_STREAM,
@@ -23,7 +24,6 @@ from oar.tasks.words import (
     tier_named,
     training_problem,
 )
-from oar.tasks.words.generator import split_of
 
 TIERS = make_tiers()
 PAGE = ROOT / "docs" / "EMBEDDED.md"

@@ -76,7 +76,8 @@ function legend(index) {
   return make("div", { class: "legend" }, head, ...swatches);
 }
 
-// ---- completions: a card each; its tokens are made when it comes near the window
+// ---- completions: a card each; its tokens are coloured when it comes near the window, or is printed. Until then it holds its
+// text, so that the browser's own search finds it.
 const cards = data.completions.map((completion, row) => {
   const right = completion.correct;
   const title = `#${row + 1} ${completion.benchmark} ${completion.problem}: ${right ? "✓ right" : "✗ wrong"}`;
@@ -86,6 +87,7 @@ const cards = data.completions.map((completion, row) => {
   const element = make("article", { "data-row": row });
   const sides = make("div", { class: "sides" });
   element.append(make("h2", {}, title, make("small", {}, about, agreement)));
+  sides.append(make("div", { class: "tokens" }, completion.tokens.join("")));
   element.append(make("p", { class: "prompt" }, completion.prompt), sides);
   return { row, completion, right, element, sides, agreement, near: false, stale: true };
 });
@@ -295,6 +297,16 @@ function step(token, key) {
   return next.sides.querySelector(`[data-signal="${token.parentElement.dataset.signal}"] .token`);
 }
 
+// Each signal stands once under Show; where it was computed with several weights, a second box says with which.
+function choice(side) {
+  const name = $(side).value, from = $(`${side}-from`), kept = from.value;
+  const sources = data.signals.filter((signal) => signal.name === name).map((signal) => signal.source);
+  from.replaceChildren(...sources.map((source) => make("option", { value: source }, source)));
+  if (sources.includes(kept)) from.value = kept;
+  from.hidden = !sources.length;
+  return name ? data.signals.findIndex((signal) => signal.name === name && signal.source === from.value) : null;
+}
+
 function cycle(by) {
   const select = $("left");
   select.selectedIndex = (select.selectedIndex + by + select.options.length) % select.options.length;
@@ -331,8 +343,10 @@ function listen() {
     if (event.key === "[" || event.key === "]") cycle(event.key === "]" ? 1 : -1);
   });
   $("controls").addEventListener("submit", (event) => event.preventDefault());
-  $("left").addEventListener("change", (event) => { shown.left = Number(event.target.value); repaint(); });
-  $("right").addEventListener("change", (event) => { shown.right = event.target.value === "" ? null : Number(event.target.value); repaint(); });
+  for (const side of ["left", "right"]) {
+    for (const id of [side, `${side}-from`]) $(id).addEventListener("change", () => { shown[side] = choice(side); repaint(); });
+  }
+  window.addEventListener("beforeprint", () => cards.forEach(fill));
   for (const id of ["reward", "benchmark"]) $(id).addEventListener("change", filter);
   $("search").addEventListener("input", filter);
   $("marks").addEventListener("change", (event) => list.classList.toggle("marked", event.target.checked));
@@ -348,12 +362,10 @@ function open() {
   $("notes").append(...data.notes.map((note) => make("li", {}, note)));
   $("facts").append(...Object.entries(data.facts).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
   $("provenance").textContent = JSON.stringify(data.provenance, null, 1);
-  for (const select of [$("left"), $("right")]) {
-    for (const source of new Set(data.signals.map((signal) => signal.source))) {
-      const group = make("optgroup", { label: source });
-      data.signals.forEach((signal, index) => { if (signal.source === source) group.append(make("option", { value: index }, signal.name)); });
-      select.append(group);
-    }
+  for (const side of ["left", "right"]) {
+    const names = new Set(data.signals.map((signal) => signal.name));
+    $(side).append(...[...names].map((name) => make("option", { value: name }, name)));
+    shown[side] = choice(side);
   }
   const benchmarks = [...new Set(data.completions.map((completion) => completion.benchmark))].sort();
   $("benchmark").append(...benchmarks.map((name) => make("option", { value: name }, name)));

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from oar.analysis.claims.claims import MIN_SEEDS, NOT_RUN, VERDICTS
-from oar.analysis.claims.quantities import COLLAPSE_SHARE, COLLAPSE_WINDOW
 from oar.analysis.reports.page import rendered
+from oar.runs.collapse import COLLAPSE_SHARE, COLLAPSE_WINDOW
 from oar.statistics.intervals import CONFIDENCE
 
 TEMPLATE = Path(__file__).with_name("claims.md.j2")

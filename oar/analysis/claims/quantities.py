@@ -17,6 +17,7 @@ from oar.analysis.arms import Arms, over_seeds, scores_of
 from oar.analysis.claims.claims import Claim
 from oar.common.errors import OarError
 from oar.evaluation.evaluate import MEAN
+from oar.runs.collapse import COLLAPSE_SHARE, collapse_step
 from oar.runs.folder import Run
 from oar.statistics.accuracy import Accuracy, accuracy
 from oar.statistics.intervals import (
@@ -28,8 +29,6 @@ from oar.statistics.intervals import (
     student_interval,
 )
 
-COLLAPSE_WINDOW = 9  # steps of the running mean of the entropy
-COLLAPSE_SHARE = 0.2  # an assumption of ours: an entropy below a fifth of what it was at the start has collapsed
 MEASURED = ("value", "low", "high", "unit", "interval_over", "benchmarks", "problems", "k")
 Array = NDArray[np.float64]
 
@@ -159,18 +158,6 @@ def _collapse(_claim: Claim, _metric: str, arms: Arms) -> dict[str, Any]:
             f"no entropy falls below {COLLAPSE_SHARE:g} of its start in these {steps} steps: none collapses"
         )
     return measured(over_seeds(np.subtract(*found)), "steps")
-
-
-def collapse_step(entropy: Array) -> int | None:
-    """The step at which the policy's entropy, (steps,) from step 1 on, has collapsed; None where it has not.
-
-    It is the last of the first COLLAPSE_WINDOW steps in a row whose mean lies below COLLAPSE_SHARE of the mean at the start.
-    """
-    if len(entropy) < COLLAPSE_WINDOW:
-        return None
-    means = np.convolve(entropy, np.full(COLLAPSE_WINDOW, 1 / COLLAPSE_WINDOW), mode="valid")
-    (below,) = np.nonzero(means < COLLAPSE_SHARE * means[0])
-    return int(below[0]) + COLLAPSE_WINDOW if len(below) else None
 
 
 def _logged(arms: Arms, series: Callable[[Run], "pd.Series[float]"]) -> Array:

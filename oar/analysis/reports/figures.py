@@ -1,11 +1,12 @@
-"""The pictures of several experiments: values with their intervals, learning curves.
+"""The kit of all pictures: one width, one size of letters, and what several experiments draw: intervals and curves over steps.
 
-Colours are Okabe and Ito's, and every method has a marker of its own as well; controls and oracles are hollow and
-dashed. No pyplot: no global state, no window.
+Series come as `looks`: by name how each is called and drawn, in the order of the legend (oar/analysis/reports/methods.py). No
+pyplot: no global state, no window.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,91 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from oar.analysis.reports.methods import METHOD, kind, label
+from oar.analysis.reports.methods import METHOD, Look, looks_of
 from oar.common.files import atomic_path
 from oar.evaluation.evaluate import MEAN
 from oar.statistics.intervals import CONFIDENCE
 
-COLOURS = ("#7f7f7f", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
-MARKERS = ("s", "o", "^", "D", "v", "P", "X", "*")
+WIDTH = 10.0  # inches, of every picture
+SHOWN, LETTER = 830, 11  # pixels: a page on GitHub shows a picture so wide, and its letters then are so high
+POINTS = LETTER * WIDTH * 72 / SHOWN
+DPI = 150
+QUIET = "#555555"  # lines that are no series: chance, the reference
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.titlelocation": "left",
     "grid.alpha": 0.3,
-    "font.size": 10,
+    "legend.frameon": False,
+    "font.size": POINTS,
+    # Every text has this one size.
+    **dict.fromkeys(("axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"), POINTS),
+    **dict.fromkeys(("legend.fontsize", "legend.title_fontsize", "figure.titlesize", "figure.labelsize"), POINTS),
+    "lines.markersize": 5,
 }
-THICK = f"thin: {CONFIDENCE:.0%} interval to judge by; thick: of its bootstrap alone"
-DPI = 150
+LEGEND_LETTERS = 110  # of the entries in one row of a legend: so many are as wide as a picture
+THICK = f"thin: {CONFIDENCE:.0%} interval to judge by, over seeds and problems; thick: of its bootstrap alone"
 FAR = 3.0  # of the median reach of the intervals: a difference beyond is not drawn to scale
-# metric of metrics.jsonl: title of its panel, steps of the running mean (one batch is noisy, an evaluation is not)
+SMOOTHING = 9  # training steps of the running mean: one batch is noisy, an evaluation is not
+# metric of metrics.jsonl: title of its panel, steps of the running mean
 CURVES = {
     "eval/mean/avg@1": ("accuracy on the curve set, avg@1, mean of tiers (%)", 1),
-    "train/reward_mean": ("training reward, running mean of 9 steps", 9),
-    "train/entropy": ("policy entropy (nats per token), running mean of 9 steps", 9),
-    "weights/ess_ratio": ("ESS ratio of the token weights, running mean of 9 steps", 9),
+    "train/reward_mean": (f"training reward, running mean of {SMOOTHING} steps", SMOOTHING),
+    "train/entropy": (f"policy entropy (nats per token), running mean of {SMOOTHING} steps", SMOOTHING),
+    "weights/ess_ratio": (f"ESS ratio of the weights (1: uniform), running mean of {SMOOTHING} steps", SMOOTHING),
 }
+
+
+@contextmanager
+def picture(path: Path, height: float) -> Iterator[Figure]:
+    """A figure WIDTH inches wide to draw in, in the house's style; it is saved at the end."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        yield figure
+        save_png(figure, path)
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """The figure as a PNG file, written atomically, without the name of the program that made it."""
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=DPI, format="png", metadata={"Software": None})
+
+
+def panels(figure: Figure, titles: Sequence[str], columns: int, **shared: Any) -> list[Axes]:
+    """A panel for each title, so many beside each other; places that are left over stay empty, ticks stand above them."""
+    columns = min(columns, len(titles))
+    grid = figure.subplots(-(-len(titles) // columns), columns, squeeze=False, **shared)
+    axes = list(grid.flat)
+    for one, title in zip(axes, titles, strict=False):
+        one.set_title(title)
+    for at in range(len(titles), len(axes)):
+        axes[at].remove()
+        axes[at - columns].tick_params(labelbottom=True)
+    return axes[: len(titles)]
+
+
+def legend_below(figure: Figure, named: Mapping[str, Any], title: str = "") -> None:
+    """One legend for all panels below them, in as many rows as it needs."""
+    columns = max(1, LEGEND_LETTERS // (6 + max(map(len, named), default=0)))
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": min(columns, len(named) or 1)}
+    figure.legend(named.values(), named.keys(), title=title or None, **place)
+
+
+def series_of(axes: Sequence[Axes], looks: Mapping[str, Look]) -> dict[str, Any]:
+    """By label what stands for each series in a legend, in the order of `looks`."""
+    drawn = {text: line for one in axes for line, text in zip(*one.get_legend_handles_labels(), strict=True)}
+    return {one.label: drawn[one.label] for one in looks.values() if one.label in drawn}
+
+
+def style(of: Look) -> dict[str, Any]:
+    """For matplotlib: colour and marker, the marker of a control or an oracle hollow."""
+    return {"color": of.colour, "marker": of.marker} | ({} if of.kind == METHOD else {"markerfacecolor": "white"})
+
+
+def dash(of: Look) -> str:
+    """The line of a control or an oracle is dashed."""
+    return "-" if of.kind == METHOD else "--"
 
 
 def with_sampling(title: str, rows: pd.DataFrame) -> str:
@@ -49,135 +111,132 @@ def with_sampling(title: str, rows: pd.DataFrame) -> str:
     )
 
 
-def draw_curves(runs: Sequence[tuple[str, pd.DataFrame]], methods: Sequence[str], path: Path) -> None:
-    """Learning curves with `lines`, a panel per metric of CURVES.
+def curve_table(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
+    """Long: series, run, step, metric, value of the metrics of CURVES. `runs`: (method, metrics by step) of each."""
+    rows = [
+        metrics[[name for name in CURVES if name in metrics]]
+        .rename_axis("step")
+        .reset_index()
+        .melt("step", var_name="metric")
+        .dropna()
+        .assign(series=method, run=number)
+        for number, (method, metrics) in enumerate(runs)
+    ]
+    return pd.concat(rows, ignore_index=True)
 
-    `runs`: (method, metrics by step) of each. A method without a metric (GRPO has no weights) has no line.
-    """
-    panels, windows = {}, {}
-    for metric, (title, windows[title]) in CURVES.items():
-        curves = [
-            run[metric].dropna().rename("value").rename_axis("step").reset_index().assign(series=method, run=number)
-            for number, (method, run) in enumerate(runs)
-            if metric in run
-        ]
-        panels[title] = pd.concat(curves) if curves else pd.DataFrame(columns=["series"])
-    draw_lines(panels, path, series=methods, columns=2, size=(6.0, 3.5), windows=windows)
+
+def draw_curves(table: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
+    """Learning curves with `lines`, a panel per metric of CURVES that was logged; `table`: see `curve_table`."""
+    shown = {name: table[table["metric"] == name] for name in CURVES if name in set(table["metric"])}
+    windows = {CURVES[name][0]: CURVES[name][1] for name in shown}
+    draw_lines(
+        dict(zip(windows, shown.values(), strict=True)), path, looks=looks_of(methods), columns=2, windows=windows
+    )
 
 
 def draw_lines(
-    panels: Mapping[str, pd.DataFrame],
+    rows: Mapping[str, pd.DataFrame],
     path: Path,
     *,
-    series: Sequence[str],
+    looks: Mapping[str, Look],
     columns: int,
-    size: tuple[float, float],
     windows: Mapping[str, int] | None = None,
     sharey: bool = False,
     legend: str = "",
 ) -> None:
-    """A panel per title with `lines` over training steps, so many beside each other, each of `size` inches, and one legend.
+    """A panel per title with `lines` over training steps, so many beside each other, and one legend.
 
     `windows`: by title the steps of the running mean; `sharey`: the panels of a row have one scale; `legend`: its title.
     """
-    down = -(-len(panels) // columns)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(size[0] * columns, size[1] * down), layout="constrained")
-        grid = figure.subplots(down, columns, sharey="row" if sharey else False, squeeze=False)
-        for axes, (title, rows) in zip(grid.flat, panels.items(), strict=False):
-            lines(axes, rows, series=series, window=(windows or {}).get(title, 1))
-            axes.set_title(title, loc="left", fontsize=10)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        for axes in grid[-1]:
+    down = -(-len(rows) // columns)
+    with picture(path, 0.8 + 2.8 * down) as figure:
+        grid = panels(figure, list(rows), columns, sharey="row" if sharey else False)
+        for axes, (title, own) in zip(grid, rows.items(), strict=True):
+            lines(axes, own, looks=looks, window=(windows or {}).get(title, 1))
+        for axes in grid[-columns:]:
             axes.set_xlabel("training step")
-        known = {text: line for axes in grid.flat for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-        names = [label(name) for name in series if label(name) in known]
-        handles = [known[name] for name in names]
-        figure.legend(handles, names, title=legend, loc="outside right upper", frameon=False)
-        save_png(figure, path)
+        legend_below(figure, series_of(grid, looks), legend)
 
 
-def lines(axes: Axes, rows: pd.DataFrame, *, series: Sequence[str], window: int = 1) -> None:
-    """Thin lines are runs as they are, the thick one of a series is their mean at the steps that all of them have, smoothed.
+def lines(axes: Axes, rows: pd.DataFrame, *, looks: Mapping[str, Look], window: int = 1) -> None:
+    """Of each series the mean of its runs at the steps that all of them have, in a band from the lowest to the highest run.
 
-    rows: `series`, `run`, step, value; where `marked` is there and true, a cross stands. `series` as in `dots`.
+    Runs are smoothed first, by a running mean over `window` steps. rows: `series`, `run`, step, value; where `marked` is
+    there and true, a cross stands.
     """
     for name, own in rows.groupby("series", sort=False):
-        look, runs = style(str(name), series), own.pivot(index="step", columns="run", values="value")
-        for _, curve in runs.items():
-            axes.plot(curve.dropna(), linewidth=0.6, alpha=0.35, color=look["color"])
-        mean = runs.dropna().mean(axis=1).rolling(window, center=True, min_periods=1).mean()
-        look |= {"linestyle": "-" if kind(str(name)) == METHOD else "--", "markevery": max(1, len(mean) // 8)}
-        axes.plot(mean, linewidth=2, markersize=5, label=label(str(name)), **look)
+        of, runs = looks[str(name)], own.pivot(index="step", columns="run", values="value")
+        runs = runs.rolling(window, center=True, min_periods=1).mean().where(runs.notna())
+        mean = runs.dropna().mean(axis=1)
+        if runs.shape[1] > 1:
+            axes.fill_between(runs.index, runs.min(axis=1), runs.max(axis=1), color=of.colour, alpha=0.2, linewidth=0)
+        marks: dict[str, Any] = {"markevery": max(1, len(mean) // 8), "linestyle": dash(of)}
+        axes.plot(mean, linewidth=1.8, label=of.label, **style(of), **marks)
     if "marked" in rows:
         crosses = rows[rows["marked"]]
-        axes.plot(crosses["step"], crosses["value"], "x", color=COLOURS[5], markersize=9, markeredgewidth=2)
+        axes.plot(crosses["step"], crosses["value"], "x", color="#CC0000", markersize=9, markeredgewidth=2)
 
 
 def draw_dots(
-    panels: Mapping[str, pd.DataFrame],
+    rows: Mapping[str, pd.DataFrame],
     path: Path,
     *,
-    series: Sequence[str] | None = None,
+    looks: Mapping[str, Look],
+    columns: int = 3,
     beside: Mapping[str, float] | None = None,
-    xlabel: str = "",
+    xlabel: Mapping[str, str] | None = None,
     note: str = "",
 ) -> None:
     """A panel per title with `dots`, which share their lines; `beside`: by title where a panel has its dotted line.
 
-    Several series have one legend. `xlabel`: of every panel; `note`: above them all.
+    Several series have one legend. `xlabel`: by title; `note`: above them all.
     """
-    rows = pd.concat(panels.values())
-    series = series or ["", *rows["series"].unique()]
-    lines = list(dict.fromkeys(rows["line"]))
-    together = rows["series"].nunique() if rows.groupby("line")["series"].nunique().max() > 1 else 1
-    with mpl.rc_context(STYLE):
-        size = (2.6 + max(2.5 * len(panels), 7.4), 1.4 + (0.3 + 0.07 * (together - 1)) * len(lines))
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axes, (title, own) in zip(grid, panels.items(), strict=True):
-            dots(axes, own, lines=lines, series=series, beside=(beside or {}).get(title))
-            axes.set_title(title, fontsize=10, loc="left")
-            axes.set_xlabel(xlabel)
+    of_all = pd.concat(rows.values())
+    lines = list(dict.fromkeys(of_all["line"]))
+    together = of_all["series"].nunique() if of_all.groupby("line")["series"].nunique().max() > 1 else 1
+    down = -(-len(rows) // columns)
+    with picture(path, 0.9 + down * (0.8 + (0.26 + 0.09 * (together - 1)) * len(lines))) as figure:
+        grid = panels(figure, list(rows), columns, sharey=True)
+        for axes, (title, own) in zip(grid, rows.items(), strict=True):
+            dots(axes, own, lines=lines, looks=looks, beside=(beside or {}).get(title))
+            axes.set_xlabel((xlabel or {}).get(title, ""))
         if together > 1:
-            known = dict(zip(*reversed(grid[0].get_legend_handles_labels()), strict=True))
-            figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(known), frameon=False)
+            legend_below(figure, series_of(grid, looks))
         if note:
-            figure.suptitle(note, fontsize=9)
-        save_png(figure, path)
+            figure.suptitle(note)
 
 
 def dots(
-    axes: Axes, rows: pd.DataFrame, *, lines: Sequence[str], series: Sequence[str], beside: float | None = None
+    axes: Axes, rows: pd.DataFrame, *, lines: Sequence[str], looks: Mapping[str, Look], beside: float | None = None
 ) -> None:
     """Values with their intervals, a line for each name of `lines`, from the top.
 
     rows: `line`, `series`, value, low, high; with bootstrap_low and bootstrap_high that interval is drawn thick in the other.
-    `series`: by its place there one has its colour and its mark; where a line has several, they stand below each other.
-    `beside`: where a dotted line stands. A difference that is far from all others stands as an arrow with its number at the
-    edge, so that it does not squeeze them, and an interval that goes on beyond the edge has an arrow there.
+    `looks`: of the series; where a line has several, they stand below each other in this order. `beside`: where a dotted line
+    stands. A difference that is far from all others stands as an arrow with its number at the edge, so that it does not
+    squeeze them, and an interval that goes on beyond the edge has an arrow there.
     """
     several = rows.groupby("line")["series"].nunique().max() > 1
-    present = [name for name in series if name in set(rows["series"])]
+    present = [name for name in looks if name in set(rows["series"])]
     edge = _edge(rows, beside)
     for row in rows.dropna(subset="value").to_dict("records"):
-        height, look = float(lines.index(row["line"])), style(row["series"], series)
+        height, of = float(lines.index(row["line"])), looks[row["series"]]
         if several:
             height += 0.7 * ((present.index(row["series"]) + 0.5) / len(present) - 0.5)
         if abs(row["value"]) > edge:
-            _arrow(axes, row["value"], height, look["color"])
+            _arrow(axes, row["value"], height, of.colour)
             continue
         low, high = max(row["low"], -edge), min(row["high"], edge)
-        axes.hlines(height, low, high, color=look["color"], linewidth=1.2)
+        axes.hlines(height, low, high, color=of.colour, linewidth=1.2)
         for end, mark, beyond in ((low, "<", row["low"] < low), (high, ">", row["high"] > high)):
             if beyond:
-                axes.plot(end, height, mark, color=look["color"], markersize=4)
+                axes.plot(end, height, mark, color=of.colour, markersize=4)
         if "bootstrap_low" in row:
-            axes.hlines(height, row["bootstrap_low"], row["bootstrap_high"], color=look["color"], linewidth=2.8)
-        axes.plot(row["value"], height, markersize=5, linestyle="", label=label(row["series"]), **look)
+            low, high = max(row["bootstrap_low"], -edge), min(row["bootstrap_high"], edge)
+            axes.hlines(height, low, high, color=of.colour, linewidth=2.8)
+        axes.plot(row["value"], height, linestyle="", label=of.label, **style(of))
     if beside is not None:
-        axes.axvline(beside, color="#555555", linewidth=1, linestyle=":")
+        axes.axvline(beside, color=QUIET, linewidth=1, linestyle=":")
     axes.set_yticks(range(len(lines)), lines)
     axes.set_ylim(len(lines) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
@@ -196,18 +255,3 @@ def _arrow(axes: Axes, value: float, height: float, colour: str) -> None:
     side = "left" if value < 0 else "right"
     placed: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "ha": side, "va": "center"}
     axes.text(place, height, text, color=colour, **placed)
-
-
-def style(name: str, names: Sequence[str]) -> dict[str, Any]:
-    """Colour and marker by the place among `names`: no two of 64 have both in common. Controls and oracles are hollow."""
-    index, face = names.index(name), {} if kind(name) == METHOD else {"markerfacecolor": "white"}
-    return {
-        "color": COLOURS[index % len(COLOURS)],
-        "marker": MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
-    } | face
-
-
-def save_png(figure: Figure, path: Path) -> None:
-    """The figure as a PNG file, written atomically, without the name of the program that made it."""
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=DPI, format="png", metadata={"Software": None})

@@ -10,9 +10,12 @@ from pathlib import Path
 import pandas as pd
 
 from oar.analysis.reports.figures import draw_dots
+from oar.analysis.reports.methods import label, numbered
 from oar.analysis.reports.page import table_lines, write_csv, write_page
+from oar.statistics.intervals import CONFIDENCE
 
 Where = tuple[str, str]  # (split, metric)
+Pictures = Mapping[str, Callable[[pd.DataFrame, Path], None]]  # file to what draws the table into it
 CHANCE = "uniform"  # the constant signal: ties are broken at random, so its values are what chance gives
 BETWEEN = " - "  # stands in the name of a difference of two signals
 
@@ -24,20 +27,18 @@ def write_signals(
     facts: Mapping[str, Mapping[str, float]],
     folder: Path,
     *,
-    panels: Mapping[Where, str],
-    more: Mapping[str, Callable[[pd.DataFrame, Path], None]],
+    pictures: Pictures,
     run: Mapping[str, object],
     signals: Mapping[str, Sequence[str]],
     provenance: Mapping[str, object],
 ) -> None:
-    """Write `<name>.csv`, `<name>.md`, `<name>.png`, the further pictures and `provenance.json`, each atomically.
+    """Write `<name>.csv`, `<name>.md`, the pictures and `provenance.json`, each atomically.
 
-    facts: `Truth.facts` by model, and `drawn`; panels: of the picture, each with its title; more: further pictures, file to what
-    draws the table into that file; run: what the template names; signals: name to the overrides of conf/train that make it.
+    facts: `Truth.facts` by model, and `drawn`; run: what the template names; signals: name to the overrides of conf/train that
+    make it.
     """
     write_csv(table, folder / f"{name}.csv")
-    draw_panels(table, panels, folder / f"{name}.png")
-    for file, draw in more.items():
+    for file, draw in pictures.items():
         draw(table, folder / file)
     made_by = {signal: list(how) for signal, how in signals.items()}
     write_page(
@@ -73,12 +74,19 @@ def score_table(
     return f"### {heading}\n\n{table_lines(['signal', *columns.values()], lines)}" if lines else ""
 
 
-def draw_panels(table: pd.DataFrame, panels: Mapping[Where, str], path: Path) -> None:
+def draw_panels(table: pd.DataFrame, path: Path, *, panels: Mapping[Where, str]) -> None:
     """A panel per (split, metric), a line per signal, a mark per model with its interval; dotted: the constant signal."""
-    single = table[~table["signal"].str.contains(BETWEEN)].rename(columns={"signal": "line", "model": "series"})
+    single = table[~table["signal"].str.contains(BETWEEN)]
+    single = single.assign(line=single["signal"].map(label), series="model " + single["model"])
     shown = {
         title: single[(single["split"] == split) & (single["metric"] == metric)]
         for (split, metric), title in panels.items()
     }
-    constant = {title: rows.loc[rows["line"] == CHANCE, "value"] for title, rows in shown.items()}
-    draw_dots(shown, path, beside={title: values.mean() for title, values in constant.items() if len(values)})
+    constant = {title: rows.loc[rows["signal"] == CHANCE, "value"] for title, rows in shown.items()}
+    draw_dots(
+        shown,
+        path,
+        looks=numbered(list(single["series"].unique())),
+        beside={title: values.mean() for title, values in constant.items() if len(values)},
+        note=f"{CONFIDENCE:.0%} intervals: bootstrap over problems",
+    )

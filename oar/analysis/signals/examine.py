@@ -1,6 +1,6 @@
 """A model's completions, graded and scored, and any token signal on them: what is measured without training."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, gives
+from oar.method.importance.base import context_of
 from oar.method.probes import Probe, make_probe
 from oar.rollout.types import Rollout
 from oar.statistics.attribution import Floats
@@ -36,6 +37,12 @@ class Subject:
     truth: Truth
     places: tuple[int, ...]  # of each completion among all that were drawn
     drawn: int  # completions, those without an answer included
+    look: Callable[[str], CompletionBatch]  # the completions with privileged contexts of a kind
+
+    def asked(self, signal: object) -> CreditInputs:
+        """The inputs with the contexts that `signal` asks for. Raises DataError where the problems do not have them."""
+        context = context_of(signal)
+        return self.inputs if context is None else replace(self.inputs, batch=self.look(context))
 
     @property
     def masks(self) -> Tensor:
@@ -70,13 +77,18 @@ def examine(
         graded.marks,
         # Methods with a sign ask which way it points: a right completion is to be drawn more often, a wrong one less.
         torch.where(graded.correct, 1.0, -1.0),
-        torch.arange(len(groups), device=model.device).repeat_interleave(
-            torch.tensor([len(group) for group in groups], device=model.device)
-        ),
+        torch.tensor([number for number, group in enumerate(groups) for _ in group], device=model.device),
         graded.rewards,
         temperature=settings.rollout.temperature,
+        correct=graded.correct,
+        announcement=task.encode_marker(settings.probe.conclude),
+        step_end_ids=torch.tensor(task.step_end_ids(), device=model.device),
     )
-    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch))
+
+    def look(context: str) -> CompletionBatch:
+        return grade_rollouts(problems, groups, task, model.device, context).batch.rows(rows)
+
+    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch), look)
 
 
 def warm_probe(cfg: ProbeConfig, task: Task) -> Probe:
@@ -103,7 +115,7 @@ def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
     Of signed advantages their size: how much a token counts, whichever way.
     """
     estimator = build("method.estimator", signal.method.estimator, signal.allow_targets)
-    importance: Tensor = estimator(redrawn(subject, signal.seed))
+    importance: Tensor = estimator(replace(subject.asked(estimator), seeds=redrawn(subject, signal.seed).seeds))
     return importance.abs() if gives(estimator) == "advantages" else importance
 
 

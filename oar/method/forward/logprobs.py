@@ -79,13 +79,17 @@ def score_completions(
     """Logprobs and entropy of B completions; logits are divided by `temperature` first, as the sampler does."""
     forward = run_completions(model, batch, leaf=leaf)
     row, token = batch.completion_mask.nonzero(as_tuple=True)
-    # The hidden state one position before a token is the one that predicts it.
-    predicting = forward.packing.at(forward.hidden, row, batch.prompt_lengths[row] + token - 1)
-    chosen, entropy = token_scores(
-        predicting, model.get_output_embeddings(), batch.completion_ids[row, token], temperature
-    )
+    states, tokens = predicting_states(forward, batch, row, token), batch.completion_ids[row, token]
+    chosen, entropy = token_scores(states, model.get_output_embeddings(), tokens, temperature)
     empty = chosen.new_zeros(batch.completion_mask.shape)
     return Scores(empty.index_put((row, token), chosen), empty.index_put((row, token), entropy), forward)
+
+
+def predicting_states(forward: Forward, batch: CompletionBatch, row: Tensor, token: Tensor) -> Tensor:
+    """The hidden states (N, H) from which tokens `token` (N,) of completions `row` (N,) are predicted."""
+    return forward.packing.at(
+        forward.hidden, row, batch.prompt_lengths[row] + token - 1
+    )  # one position before the token
 
 
 def read_logits(model: PreTrainedModel, forward: Forward, read_positions: Tensor) -> Tensor:

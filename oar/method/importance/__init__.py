@@ -19,31 +19,45 @@ from oar.method.importance.controls import (
     UniformImportance,
 )
 from oar.method.importance.entropy_based import EntropyBonusWeights, HighEntropyWeights
+from oar.method.importance.exact import ExactAdvantages, ExactWeights
 from oar.method.importance.gradient import GradientImportance, GradientNormImportance
 from oar.method.importance.grail import GrailWeights
+from oar.method.importance.mig import InformationAdvantages
 from oar.method.importance.perturbation import PerturbationImportance
+from oar.method.importance.prime import ImplicitReward, ImplicitRewardAdvantages
+from oar.method.importance.privileged import Schedule
+from oar.method.importance.rlsd import SelfDistilledWeights
+from oar.method.importance.serl import ActionWeights
 from oar.method.importance.shear import ShearWeights
 from oar.method.importance.signed import CounterfactualDrop, GradientDrop, SignedAdvantages, SignMatchedImportance
 from oar.method.importance.token_baseline import TokenBaseline
 
 __all__ = [
+    "ActionWeights",
     "ContinuationAdvantages",
     "CounterfactualDrop",
     "CreditInputs",
     "CreditSignal",
     "EntropyBonusWeights",
     "EntropyImportance",
+    "ExactAdvantages",
+    "ExactWeights",
     "GradientDrop",
     "GradientImportance",
     "GradientNormImportance",
     "GrailWeights",
     "HighEntropyWeights",
+    "ImplicitReward",
+    "ImplicitRewardAdvantages",
     "ImportanceEstimator",
+    "InformationAdvantages",
     "InvertedImportance",
     "MarkedImportance",
     "PerturbationImportance",
     "PositionImportance",
     "RandomImportance",
+    "Schedule",
+    "SelfDistilledWeights",
     "ShearWeights",
     "ShuffledImportance",
     "SignMatchedImportance",

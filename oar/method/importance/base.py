@@ -18,11 +18,19 @@ class CreditInputs:
     """All an estimator may look at.
 
     scores: the policy's own, of the same rows as `batch`; seeds: B numbers: every random draw for a completion is made on the
-    CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name ("causal",
-    "written", "error"), empty where the task knows none; advantages (B,), None where nobody has compared completions; groups
-    (B,): completions of one prompt have the same number, None where nobody has said which they are; rewards (B,); values (B, T):
-    mean reward of continuations drawn from before a token, NaN where none were; both None where nobody has said them; step: the
-    training step, from 0, on which a schedule depends; temperature: what the sampler divided logits by.
+    CPU from its own seed, so that how completions are batched never changes it; marks: ground truth (B, T) by name
+    ("causal", "written", "error", and token ids: "right", "all_right"), empty where the task knows none; advantages (B,), None
+    where nobody has compared completions; groups (B,): completions of one prompt have the same number, None where nobody has
+    said which they are; rewards (B,); values (B, T): mean reward of continuations drawn from before a token, NaN where none
+    were; both None where nobody has said them; step: the training step, from 0, on which a schedule depends; temperature: what
+    the sampler divided logits by.
+
+    For methods with a privileged look or a loss of their own: teacher, who has that look, None for the policy itself;
+    reference: the frozen starting model, None where nobody has loaded it; old_logprobs (B, T): of the policy before its
+    update, None for those of `scores`; correct (B,): whether the verifier took the answer; announcement: the token ids that
+    announce an answer; step_end_ids: those that end a step of the reasoning, None where nobody has said them;
+    process_rewards (B, T): of a reward model, None where there is none; reference_logprobs (B, T) and kl_coefficients (B,): of
+    the starting model, and of a KL term by class of problem, None where nobody has said them.
     """
 
     model: PreTrainedModel
@@ -37,6 +45,15 @@ class CreditInputs:
     values: Tensor | None = None
     step: int = 0
     temperature: float = 1.0
+    teacher: PreTrainedModel | None = None
+    reference: PreTrainedModel | None = None
+    old_logprobs: Tensor | None = None
+    correct: Tensor | None = None
+    announcement: Sequence[int] = ()
+    step_end_ids: Tensor | None = None
+    process_rewards: Tensor | None = None
+    reference_logprobs: Tensor | None = None
+    kl_coefficients: Tensor | None = None
 
     def known_advantages(self) -> Tensor:
         """(B,), above 0 for completions that are to be drawn more often. Raises DataError where nobody has said them."""
@@ -64,9 +81,38 @@ class CreditInputs:
             )
         return self.values
 
+    def known_reference(self) -> PreTrainedModel:
+        """The frozen starting model. Raises DataError where nobody has loaded it."""
+        if self.reference is None:
+            raise DataError("This method needs the starting model beside the policy, but was called without.")
+        return self.reference
+
+    def known_correct(self) -> Tensor:
+        """(B,) whether an answer is right. Raises DataError where nobody has said it."""
+        if self.correct is None:
+            raise DataError("This method needs to know which completions are right, but was called without.")
+        return self.correct
+
+    def known_process_rewards(self) -> Tensor:
+        """(B, T) of a reward model. Raises DataError where there is none."""
+        if self.process_rewards is None:
+            raise DataError(
+                "This method trains a reward model beside the policy, but was called without: train with it."
+            )
+        return self.process_rewards
+
+    def known_contexts(self) -> CompletionBatch:
+        """The batch, with its privileged prompts. Raises DataError where nobody has made any."""
+        if not self.batch.context_ids.shape[1]:
+            raise DataError(
+                "This method looks at completions with a privileged context, but was called without: train with it, or "
+                "check it alone."
+            )
+        return self.batch
+
     def rows(self, index: Tensor) -> "CreditInputs":
         """The same for some of the completions (integer positions)."""
-        known = {name: getattr(self, name) for name in ("advantages", "groups", "rewards", "values")}
+        known = {name: getattr(self, name) for name in _BY_COMPLETION}
         marks = {name: mark[index] for name, mark in self.marks.items()}
         seeds = tuple(self.seeds[row] for row in index.tolist())
         return replace(
@@ -77,6 +123,12 @@ class CreditInputs:
             marks=marks,
             **{name: values[index] for name, values in known.items() if values is not None},
         )
+
+
+_BY_COMPLETION = (
+    *("advantages", "groups", "old_logprobs", "correct"),
+    *("process_rewards", "reference_logprobs", "kl_coefficients"),
+)
 
 
 class ImportanceEstimator(Protocol):
@@ -127,6 +179,15 @@ def needs_batch(signal: CreditSignal) -> bool:
 def needs_continuations(signal: CreditSignal) -> bool:
     """Whether a signal reads `CreditInputs.values` (`needs_continuations = True` in its class)."""
     return getattr(signal, "needs_continuations", False)
+
+
+def context_of(part: object) -> str | None:
+    """The privileged look (`oar.names.CONTEXTS`) that a part of a method, or the one it is made from, asks for, if any.
+
+    It says so by an attribute `context`, of its class or a parameter.
+    """
+    found: str | None = getattr(part, "context", None)
+    return context_of(part.of) if found is None and hasattr(part, "of") else found
 
 
 def chunks(row_lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -53,7 +53,8 @@ class HttpServer:
                 f"the engine at {self.url} is gone: {route} failed with {type(error).__name__}; see its log."
             ) from error
         if response.status_code != requests.codes.ok:
-            said = " ".join(response.text.split())[:300].rstrip(".")
+            page = "html" in response.headers.get("Content-Type", "")
+            said = "a web page, so it is no vLLM server" if page else " ".join(response.text.split())[:300].rstrip(".")
             # vLLM answers 500 once its core has died, and shuts down a moment later.
             kind = EngineLostError if response.status_code >= requests.codes.server_error else EngineError
             raise kind(f"the engine at {self.url} answered {route} with HTTP {response.status_code}: {said}.")

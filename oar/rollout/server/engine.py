@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from oar.common.errors import ConfigError, DataError, EngineError
 from oar.common.processes import ChildProcess
 from oar.common.provenance import versions
-from oar.model.load import weight_files
+from oar.model.load import weights_size
 from oar.rollout.access import TOKEN_VARIABLE, is_loopback, new_token
 from oar.rollout.client.http import BUSY_S, HttpServer
 from oar.rollout.client.vllm import EngineClient
@@ -141,7 +141,7 @@ class VllmEngine:
         """Create the server's process; after a stop on the same port again, the log of the one before kept beside."""
         refuse_other_release(versions()["vllm"], "in this environment (`make setup` installs it)")
         _check_host(self._options.host, self._options.token)
-        _check_model(self._options.model_path)
+        _check_model(self._options.model_path, self._options.max_model_len)
         self._port = _reserve_port(self._options.host, self._port)
         log = self._options.log_path
         if self._process is not None:
@@ -222,15 +222,22 @@ def _check_host(host: str, token: str | None) -> None:
         )
 
 
-def _check_model(path: Path) -> None:
+def _check_model(path: Path, max_model_len: int) -> None:
+    """What the server would only say after a minute."""
     if not (path / "config.json").is_file():
         raise ConfigError(f"model.path must be a folder with a Hugging Face model, but {path} has no config.json.")
-    weight_files(path)
+    weights_size(path, "float32")
     try:
-        ties = AutoConfig.from_pretrained(path, trust_remote_code=False).tie_word_embeddings
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} (model.path) must hold a model, but: {str(error).splitlines()[0]}") from error
-    if ties and not torch.cuda.is_available():
+    context = getattr(config, "max_position_embeddings", max_model_len)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if max_model_len > context and rope.get("rope_type", "default") == "default":  # other types stretch it
+        raise ConfigError(
+            f"rollout.max_model_len must be at most {context}, the context of the model in {path}, but is {max_model_len}."
+        )
+    if config.tie_word_embeddings and not torch.cuda.is_available():
         # vLLM's CPU logits layer keeps its packed copy of tied embeddings over a reload, without a word.
         raise ConfigError(
             f"the model in {path} (model.path) ties its embeddings, and vLLM on CPU does not refresh those at a weight sync;"

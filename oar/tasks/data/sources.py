@@ -1,7 +1,7 @@
 """Where training problems and evaluation sets come from."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from oar.common.errors import ConfigError, DataError
 from oar.common.seeding import derive_seed
-from oar.config import BenchmarkConfig, validated
+from oar.config import BenchmarkConfig, build, validated
 from oar.config.checks import one_of
 from oar.config.data import DatasetConfig
+from oar.tasks import sheets
 from oar.tasks.data.contamination import Prints, compare
 from oar.tasks.data.procedural import held_out
 from oar.tasks.data.records import ADVICE, handful, load_problems
@@ -60,6 +61,25 @@ class WordsSource:
     def origin(self) -> Mapping[str, object]:
         """The tiers."""
         return {"generated": list(self.tiers)}
+
+
+@dataclass(frozen=True, slots=True)
+class SheetsSource:
+    """Fresh sheets of one kind (docs/SHEETS.md)."""
+
+    sheet: sheets.Sheet
+
+    def problems(self, seed: int, step: int, n: int) -> list[Problem]:
+        """Never one of a held-out set, and never from the stream that taught the base model."""
+        return [sheets.training_problem(self.sheet, RL_STREAM, seed, step * n + i).problem for i in range(n)]
+
+    def fitting(self, fits: Callable[[Problem], bool]) -> "SheetsSource":
+        """All of it: every prompt is equally long."""
+        return self
+
+    def origin(self) -> Mapping[str, object]:
+        """The kind of sheet."""
+        return {"generated": sheets.SHEETS, **asdict(self.sheet)}
 
 
 @dataclass(frozen=True)
@@ -167,9 +187,9 @@ def load_benchmark(name: str, split: str, n: int) -> list[Problem]:
 def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> dict[str, ProblemSet]:
     """The sets of a benchmark by name, of each its first `n` problems (None, or more than it has: all).
 
-    A tier and a task of reasoning-gym have splits of their own (`curve`, `final`); a published benchmark is one set, and every
-    split is its beginning. Raises ConfigError for an unknown name and for all of what has no end; DataError for whatever is
-    wrong with the data.
+    A tier, a sheet and a task of reasoning-gym have splits of their own (`curve`, `final`); a published benchmark is one set,
+    and every split is its beginning. Raises ConfigError for an unknown name and for all of what has no end; DataError for
+    whatever is wrong with the data.
     """
     known = (*benchmark.sources, *TIER_NAMES)
     found = {}
@@ -183,6 +203,10 @@ def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> di
             raise ConfigError(
                 f"{name} is generated and has no end: set evaluation.final_problems to a number, e.g. 200."
             )
+        elif name == sheets.SHEETS and benchmark.options is not None:
+            sheet = build("benchmark.options.sheets (of data=sheets)", benchmark.options.get(name))
+            made = [one.problem for one in sheets.evaluation_set(sheet, split, n)]
+            found[name] = ProblemSet(name, made, {"generated": name, **asdict(sheet), "split": split})
         elif benchmark.options is not None:
             found[name] = held_out(name, benchmark.options, split, n)
         else:

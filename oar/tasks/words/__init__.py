@@ -1,15 +1,8 @@
 """The embedded task: generated word problems whose computation is known, and a model taught to half solve them."""
 
-from oar.tasks.words.generator import (
-    RL_STREAM,
-    SPLITS,
-    TEACHING_STREAM,
-    WordProblem,
-    demonstration,
-    evaluation_set,
-    training_problem,
-)
-from oar.tasks.words.mistakes import MISTAKES, mistake, written_out
+from oar.tasks.embedded.splits import RL_STREAM, TEACHING_STREAM
+from oar.tasks.words.generator import WordProblem, demonstration, evaluation_set, training_problem
+from oar.tasks.words.mistakes import MISTAKES, correction, mistake, written_out
 from oar.tasks.words.oracle import causal_mask, first_error, token_roles, written_mask
 from oar.tasks.words.tiers import TIER_NAMES, Tier, make_tiers, tier_named
 from oar.tasks.words.tokenizer import build_tokenizer
@@ -17,13 +10,13 @@ from oar.tasks.words.tokenizer import build_tokenizer
 __all__ = [
     "MISTAKES",
     "RL_STREAM",
-    "SPLITS",
     "TEACHING_STREAM",
     "TIER_NAMES",
     "Tier",
     "WordProblem",
     "build_tokenizer",
     "causal_mask",
+    "correction",
     "demonstration",
     "evaluation_set",
     "first_error",

@@ -1,13 +1,13 @@
 """Problems from a seed, their splits, and the chain of thought that teaches the base model to solve them."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from oar.common.errors import ConfigError, DataError
+from oar.common.errors import DataError
 from oar.common.seeding import derive_seed
+from oar.tasks.embedded.splits import first_of_split, split_of
 from oar.tasks.problem import Problem
 from oar.tasks.words import language
 from oar.tasks.words.tiers import Tier
@@ -17,12 +17,6 @@ SMALLEST_OPERAND, LARGEST_OPERAND = 2, 9  # from 2, so that "2 apples" is never 
 FACTOR = 2  # of `*` and `/`
 OPERATOR_WEIGHTS = {"+": 2, "-": 2, "*": 1, "/": 1}
 LAST_RESULT_OMITTED = 0.5  # share of demonstrations whose last "= c" is left out, so that the answer must be computed
-
-# Percent of the questions by hash bucket: disjoint by construction, whatever is drawn from them.
-SPLITS = {"tuning": range(0, 3), "curve": range(3, 6), "final": range(6, 10), "train": range(10, 100)}
-
-# Training problems come in streams, so that RL at any seed never trains on what the base model was taught with.
-TEACHING_STREAM, RL_STREAM = "train", "rl"  # another name of the teaching's is another base model
 
 _START = re.compile(r"(\d+) \.")
 _EQUATION = re.compile(r" (\d+) ([-+*/]) (\d+) = (\d+) \.")
@@ -62,20 +56,8 @@ def training_problem(tiers: Sequence[Tier], stream: str, seed: int, index: int) 
 
 def evaluation_set(tier: Tier, split: str, n: int) -> list[WordProblem]:
     """The first `n` problems of a held-out split ("tuning", "curve" or "final"): always the same, no question twice."""
-    if split not in SPLITS or split == "train":
-        raise ConfigError(f'An evaluation split is "tuning", "curve" or "final", got {split!r}.')
     rng = Random(derive_seed("words", split, tier.name))
-    chosen: dict[str, WordProblem] = {}
-    while len(chosen) < n:
-        candidate = _problem(tier, split, f"{tier.name}-{split}-{len(chosen):04d}", rng)
-        chosen.setdefault(candidate.problem.question, candidate)
-    return list(chosen.values())
-
-
-def split_of(question: str) -> str:
-    """The split a question belongs to, by a hash of its text."""
-    bucket = int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big") % 100
-    return next(split for split, buckets in SPLITS.items() if bucket in buckets)
+    return first_of_split(split, n, lambda name: _problem(tier, split, f"{tier.name}-{name}", rng))
 
 
 def write_solution(start: int, operations: Sequence[Operation]) -> str:

@@ -4,6 +4,7 @@ The oracle (oracle.py) finds the token where that is; a step that was never writ
 """
 
 import re
+from itertools import zip_longest
 
 from oar.tasks.problem import Problem
 from oar.tasks.words import language
@@ -55,6 +56,21 @@ def mistake(problem: Problem, completion: str) -> str | None:
         if int(equation["after"]) != operation.after:
             return MISCALCULATED
     return None if answer == problem.answer else MISREPORTED
+
+
+def correction(problem: Problem, completion: str) -> str | None:
+    """The problem's own equation, e.g. `7 + 3 = 10 .`, where a completion first departs from it; None where it does not.
+
+    Of the operations that is the first whose equation is wrong or missing. Where all equations are right and what follows
+    them is not, it is the last one.
+    """
+    if mistake(problem, completion) is None:
+        return None
+    _, *said = problem.solution.removesuffix(f" {language.STOP}").split(f" {language.STOP} ")
+    written = [equation[0] for equation in _EQUATION.finditer(_split(completion)[0])]
+    pairs = zip_longest(said, written[: len(said)], fillvalue="")
+    wrong = (own for own, other in pairs if own != other and not own.startswith(f"{other} {language.EQUALS}"))
+    return f"{next(wrong, said[-1])} {language.STOP}"
 
 
 def written_out(completion: str) -> bool:

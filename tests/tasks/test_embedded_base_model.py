@@ -11,25 +11,31 @@ from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from oar.common.errors import ConfigError, DataError
-from oar.tasks.words import base_model, build_tokenizer, make_tiers
-from oar.tasks.words.base_model import RECORD, ensure_base_model, model_key
-from oar.tasks.words.teaching import Taught, TeachConfig, backward, build_model, examples, teach
+from oar.tasks.embedded import base_model
+from oar.tasks.embedded.base_model import RECORD, ensure_base_model, model_key
+from oar.tasks.embedded.teaching import Taught, Teaching, backward, build_model, examples, teach
+from oar.tasks.sheets import Sheet
+from oar.tasks.sheets.teaching import SheetTeaching
+from oar.tasks.words import build_tokenizer, make_tiers
+from oar.tasks.words.teaching import TeachConfig
 from tests.programs import run
 
 REPOSITORY = Path(__file__).parents[2]
 
 # Small and ignorant: any accuracy will do.
-CONFIG = TeachConfig(
-    hidden_size=32,
-    intermediate_size=64,
-    num_layers=1,
-    batch_size=8,
-    max_steps=6,
-    target_accuracy=0.0,
-    first_check_step=6,
-    check_problems=2,
-    max_new_tokens=8,
-)
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_layers": 1,
+    "batch_size": 8,
+    "max_steps": 6,
+    "target_accuracy": 0.0,
+    "first_check_step": 6,
+    "check_problems": 2,
+    "max_new_tokens": 8,
+}
+CONFIG = TeachConfig(**SMALL)
+SHEETS = SheetTeaching(**SMALL, sheet=Sheet(entries=4))
 
 
 def silent(_: str) -> None:
@@ -46,11 +52,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ensure_base_model(CONFIG, tmp_path_factory.mktemp("root"), silent)
 
 
-def test_the_same_config_gives_bit_equal_weights_whatever_came_before(taught: Taught) -> None:
+@pytest.mark.parametrize("config", [CONFIG, SHEETS], ids=["words", "sheets"])
+def test_the_same_config_gives_bit_equal_weights_whatever_came_before(config: Teaching) -> None:
+    taught = teach(config, silent)
     torch.manual_seed(torch.initial_seed() + 1)
     before = torch.get_rng_state()
     torch.set_num_threads(2)
-    again = teach(CONFIG, silent)
+    again = teach(config, silent)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
     assert torch.equal(torch.get_rng_state(), before)
@@ -75,7 +83,7 @@ def test_every_parameter_learns_but_the_pad_embedding_stays_zero(taught: Taught)
 
 def test_micro_batches_change_the_gradient_by_rounding_only() -> None:
     tokenizer = build_tokenizer()
-    pairs = examples(tokenizer, make_tiers(), CONFIG, 0)
+    pairs = examples(CONFIG.lesson(), tokenizer, CONFIG.batch_size, 0)
     gradients = []
     for micro_batch_size in (8, 4, 1):
         model = build_model(CONFIG, tokenizer)
@@ -89,7 +97,7 @@ def test_only_the_completion_is_taught() -> None:
     """The loss is that of the completion tokens, each predicted from all before it, computed here one row at a time."""
     tokenizer = build_tokenizer()
     model = build_model(CONFIG, tokenizer)
-    pairs = examples(tokenizer, make_tiers(), CONFIG, 0)
+    pairs = examples(CONFIG.lesson(), tokenizer, CONFIG.batch_size, 0)
     nats, tokens = 0.0, 0
     for prompt, completion in pairs:
         logprobs = model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
@@ -198,6 +206,11 @@ def test_two_builders_at_once_publish_one_whole_folder(
 def test_the_configuration_names_every_number_and_none_differs() -> None:
     teach = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf/model/embedded.yaml").teach)
     assert teach == {"_target_": "oar.tasks.words.teaching.TeachConfig", **asdict(TeachConfig())}
+
+
+def test_sheets_are_models_of_their_own() -> None:
+    kinds = [replace(SHEETS, known=0.5), replace(SHEETS, sheet=Sheet(entries=5)), SHEETS, CONFIG]
+    assert len({model_key(config) for config in kinds}) == len(kinds)
 
 
 def test_the_entry_point_teaches_prints_and_leaves_nothing_else(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from transformers import GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
 from oar.common.errors import DataError
-from oar.tasks.words.teaching import Taught, TeachConfig, teach
+from oar.tasks.embedded.teaching import Taught, Teaching, teach
 
-SOURCE_VERSION = 1  # raise it whenever generator, language, tokenizer or teaching change what comes out
+SOURCE_VERSION = 1  # raise it whenever a generator, language, tokenizer or teaching changes what comes out
 RECORD = "teaching.json"  # written last: how the folder was made
 
 
-def ensure_base_model(config: TeachConfig, root: Path, progress: Callable[[str], None]) -> Path:
+def ensure_base_model(config: Teaching, root: Path, progress: Callable[[str], None]) -> Path:
     """The folder of the base model of `config` under `root`; taught and published first where it is not there yet.
 
     The folder appears by one rename, complete or not at all; where two processes teach the same one, the first to
@@ -45,8 +45,8 @@ def ensure_base_model(config: TeachConfig, root: Path, progress: Callable[[str],
     return _checked(folder)
 
 
-def model_key(config: TeachConfig) -> str:
-    """12 hex digits that stand for the configuration and the version of the task's source.
+def model_key(config: Teaching) -> str:
+    """12 hex digits that stand for the configuration, whose keys differ by task, and the version of the source.
 
     `tie_embeddings` came later: left out where it is false, so that models taught before keep their names.
     """
@@ -61,7 +61,7 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _write(taught: Taught, config: TeachConfig, folder: Path) -> None:
+def _write(taught: Taught, config: Teaching, folder: Path) -> None:
     tokenizer = taught.tokenizer
     taught.model.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id

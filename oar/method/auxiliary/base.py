@@ -1,4 +1,4 @@
-"""Losses per token that stand beside the policy's (docs/METHODS.md)."""
+"""What a loss per token beside the policy's is given and what it gives back."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ class AuxiliaryLoss(Protocol):
     """A loss of each token, e.g. a divergence from a teacher; it is aggregated as the policy's loss is."""
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
-        """(B, T), 0 where there is none. `inputs.scores` has the update's own graph, through which its gradient flows.
+        """(B, T), 0 where there is none. `inputs.scores` has the update's own forward, through which its gradient flows.
 
         Completions of advantage 0 are asked for as well: what has nothing to teach there gives 0.
         """

@@ -1,0 +1,83 @@
+"""conf/plan as programs read it: the run, what is assumed of it, the sizes of its model, and credit signals."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from oar.common.errors import ConfigError, DataError
+from oar.config import MethodConfig, ModelConfig, TrainConfig, build, validated
+from oar.config.composed import composed_run
+from oar.method.importance import CreditSignal
+from oar.plan import Architecture, Assumptions
+from oar.tasks.embedded.teaching import build_model
+
+
+@dataclass
+class PlanConfig:
+    """What conf/plan.yaml has beside a run's own keys; they are explained there."""
+
+    json: bool
+    methods: list[str]
+    architectures: dict[str, Any]
+    problems: dict[str, int]
+    assume: Assumptions
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is planned. `source`: where the model's sizes come from."""
+
+    settings: PlanConfig
+    run: TrainConfig
+    model: Architecture
+    source: str
+
+
+def planned(config: DictConfig) -> Planned:
+    """Raises ConfigError or DataError where a key does not fit, or the model's sizes are not known."""
+    own = list(PlanConfig.__dataclass_fields__)
+    of_run = OmegaConf.masked_copy(config, [str(key) for key in config if key not in own])
+    no_folder = of_run.model.path is None and of_run.model.teach is None
+    if no_folder:  # which a run would need
+        of_run.model.path = "no weights are read"
+    settings, run = validated(OmegaConf.masked_copy(config, own), PlanConfig), validated(of_run, TrainConfig)
+    return Planned(settings, run, *sizes_of(run.model, settings.architectures if no_folder else None))
+
+
+def method_settings(methods: Sequence[str], run: TrainConfig) -> dict[str, MethodConfig]:
+    """Of choices of conf/method, and of the run as it is configured."""
+    return {name: composed_run([f"method={name}"]).method for name in methods} | {run.method.name: run.method}
+
+
+def credit_signals(methods: Mapping[str, MethodConfig], run: TrainConfig) -> dict[str, CreditSignal]:
+    """The signals that they name."""
+    return {name: build("method.estimator", one.estimator, run.allow_targets) for name, one in methods.items()}
+
+
+def sizes_of(cfg: ModelConfig, known: dict[str, Any] | None) -> tuple[Architecture, str]:
+    """The sizes of the model in a folder, or of the one that will be taught, and where they come from.
+
+    known: where there is neither, the sizes by model.name. Raises ConfigError or DataError where there are none.
+    """
+    if known is not None:
+        if cfg.name not in known:
+            raise ConfigError(
+                "A plan needs the model's sizes: give model.path, or a model that conf/plan.yaml knows "
+                f"({', '.join(known)}), not {cfg.name}."
+            )
+        return Architecture(**known[cfg.name]), "conf/plan.yaml"
+    if cfg.path is None:
+        teaching = build("model.teach", cfg.teach)
+        taught = build_model(teaching, teaching.lesson().tokenizer())
+        return Architecture.from_config(taught.config.to_dict(), "model.teach"), "model.teach"
+    file = Path(cfg.path) / "config.json"
+    try:
+        return Architecture.from_config(json.loads(file.read_text()), str(file)), str(file)
+    except OSError as error:
+        raise ConfigError(f"model.path must be a folder with a config.json, but is {cfg.path}: change it.") from error
+    except ValueError as error:
+        raise DataError(f"{file} must hold JSON, but does not: {error}.") from error

@@ -1,0 +1,156 @@
+"""How soon runs reach what they are to reach, and where that stands between the reference and the ceiling.
+
+A run ends at the first point of its learning curve with a mean reward of `evaluation.stop_at`; one that never gets there is
+"not by N". With few seeds no interval but their range is honest: it holds the median of all seeds with the probability that
+`coverage` gives.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from oar.analysis.reports.figures import draw_dots
+from oar.analysis.reports.methods import CONTROL, METHOD, ORACLE, kind, label, looks_of
+from oar.analysis.reports.page import write_csv, write_page
+from oar.common.errors import DataError
+from oar.learner.run import CURVE, EARNED
+from oar.runs.folder import Run
+
+TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
+STEPS = "steps.csv"
+COSTS = ("steps", "tokens", "seconds")
+CEILING = 1.0  # of `standing`
+
+
+def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, provenance: Mapping[str, Any]) -> Path:
+    """Write the page of a study that trains to a threshold, its table and its picture into `folder`; returns the page."""
+    write_csv(pd.DataFrame([run_costs(run) for run in runs]), folder / STEPS)
+    return judge_ceilings(folder, {**provenance, "study": about})
+
+
+def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
+    """The same from the table of runs that is there."""
+    about, costs = provenance["study"], pd.read_csv(folder / STEPS)
+    summary = summarised(costs, about["kinds"], about["reference"])
+    draw_standing(summary, list(about["arms"]), folder / "standing.png")
+    return write_page(
+        folder / f"{about['name']}.md",
+        TEMPLATE,
+        provenance,
+        study=about,
+        summary=summary,
+        shown=shown,
+        regimes=regimes(summary, about["reference"]),
+        coverage=coverage(int(costs["seed"].nunique())),
+    )
+
+
+def run_costs(run: Run) -> dict[str, Any]:
+    """Of a run: condition, arm, rate (of learning), seed, reached, and COSTS up to there; where it never gets there, in all.
+
+    tokens: of the training completions; seconds: of the training steps, without the points of the curve.
+    """
+    bound, curve = run.settings.evaluation.stop_at, run.metrics
+    if bound is None:
+        raise DataError(f"{run.folder} must train to a threshold, but evaluation.stop_at is null: set it.")
+    earned = (curve[EARNED] if EARNED in curve else curve[CURVE] / 100).dropna()
+    there = earned.index[earned >= bound]
+    steps = int(there[0] if len(there) else curve.index[-1])
+    trained = run.metrics.loc[1:steps]
+    return {
+        "condition": run.condition,
+        "arm": run.arm,
+        "rate": float(run.settings.learner.lr),
+        "seed": run.seed,
+        "reached": bool(len(there)),
+        "steps": steps,
+        "tokens": round(float(trained["train/completion_length"].sum() * run.settings.learner.batch_size)),
+        "seconds": round(float(run.timings.loc[1:steps, "total"].sum()), 1),
+        "start": float(earned.iloc[0]),
+        "last": float(earned.iloc[-1]),
+    }
+
+
+def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> pd.DataFrame:
+    """A row per condition, arm and rate: the median, least and most of COSTS over seeds, infinite where runs do not get there.
+
+    best: whether this is the arm's best rate, by its median of steps; kind: of the arm. standing, of the best rate alone, with
+    the ends of its range: 0 where the reference at its best rate is, 1 at the ceiling, the best oracle.
+    """
+    reached = costs.assign(run=costs["steps"], **{cost: costs[cost].where(costs["reached"], np.inf) for cost in COSTS})
+    by = reached.groupby(["condition", "arm", "rate"], sort=False)
+    rows = by.agg(seeds=("seed", "nunique"), reached=("reached", "sum"), longest=("run", "max")).reset_index()
+    for cost in COSTS:
+        for name, how in (("", "median"), ("_low", "min"), ("_high", "max")):
+            rows[f"{cost}{name}"] = by[cost].agg(how).to_numpy()
+    rows["kind"] = rows["arm"].map(kinds)
+    order = rows.sort_values(["steps", "steps_high", "steps_low"], kind="stable")
+    rows["best"] = False
+    rows.loc[order.groupby(["condition", "arm"], sort=False).head(1).index, "best"] = True
+    for _, own in rows[rows["best"]].groupby("condition", sort=False):
+        slow = own.loc[own["arm"] == reference, "steps"].min()
+        gap = slow - own.loc[own["kind"] == ORACLE, "steps"].min()
+        for name, end in (("standing", "steps"), ("standing_low", "steps_high"), ("standing_high", "steps_low")):
+            known = np.isfinite(gap) and gap != 0
+            rows.loc[own.index, name] = ((slow - own[end]) / gap).where(np.isfinite(own[end])) if known else np.nan
+    return rows
+
+
+def regimes(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:
+    """By condition the steps of the reference, the ceiling and the best practical method, with their arms; None: not reached."""
+    found: dict[str, dict[str, Any]] = {}
+    for condition, own in summary[summary["best"]].groupby("condition", sort=False):
+        practical = (own["kind"] == METHOD) & (own["arm"] != reference)
+        sides = {reference: own["arm"] == reference, "ceiling": own["kind"] == ORACLE, "practical": practical}
+        found[str(condition)] = {}
+        for name, chosen in sides.items():
+            fastest = own[chosen].nsmallest(1, "steps")
+            steps = float(fastest["steps"].iloc[0]) if len(fastest) else np.inf
+            arm = fastest["arm"].iloc[0] if np.isfinite(steps) else None
+            found[str(condition)][name] = {"arm": arm, "steps": steps if np.isfinite(steps) else None}
+    return found
+
+
+def committed_regimes(folder: Path) -> dict[str, dict[str, Any]]:
+    """`regimes` of a page that was written to `folder`."""
+    about = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["study"]
+    return regimes(summarised(pd.read_csv(folder / STEPS), about["kinds"], about["reference"]), about["reference"])
+
+
+def coverage(seeds: int) -> float:
+    """How often the range of `seeds` values holds the median of what they are drawn from: unless all fall on one side of it."""
+    return 1 - 2 * 0.5**seeds
+
+
+def shown(row: Mapping[str, Any], cost: str) -> str:
+    """`90 [80, 110]`; `not by 200` where half of the runs or more do not get there."""
+    median, low, high = (row[f"{cost}{end}"] for end in ("", "_low", "_high"))
+    if not np.isfinite(median):
+        return f"not by {row['longest']:,} steps"
+    return f"{median:,.0f} [{low:,.0f}, {f'{high:,.0f}' if np.isfinite(high) else 'not reached'}]"
+
+
+def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> None:
+    """A panel per condition, a line per arm: where it stands between the reference (0) and the ceiling (1)."""
+    best = summary[summary["best"]].rename(
+        columns={"standing": "value", "standing_low": "low", "standing_high": "high"}
+    )
+    best = best.assign(line=best["arm"].map(label), series=best["arm"])
+    panels = {str(condition): own for condition, own in best.groupby("condition", sort=False)}
+    draw_dots(
+        panels,
+        path,
+        looks=looks_of(arms),
+        beside=dict.fromkeys(panels, CEILING),
+        xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
+        note="median over seeds, and their range; an arm that does not get there has no mark",
+    )
+
+
+def kind_of(arm: str, overrides: Sequence[str]) -> str:
+    """METHOD, CONTROL or ORACLE: a method under method.control is a control, whatever it is."""
+    return CONTROL if any(text.startswith("method.control=") for text in overrides) else kind(arm)

@@ -1,0 +1,178 @@
+"""Steps to a threshold: read off curves, put between reference and ceiling, and shown, by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf
+
+from experiments.reanalyse import judge
+from experiments.study.__main__ import StudyConfig
+from experiments.study.ceilings import (
+    committed_regimes,
+    coverage,
+    kind_of,
+    regimes,
+    run_costs,
+    shown,
+    summarised,
+    write_ceilings,
+)
+from oar.common.errors import ConfigError, DataError
+from oar.config import TrainConfig, validated
+from oar.learner.run import has_reached
+from oar.runs.folder import Run, finished, read_run
+from tests.config.test_config import CONF, composed
+from tests.experiments.made_runs import describe_run, toy_study, write_lines
+
+KINDS = {"grpo": "method", "oar_p": "method", "oar_p_shuffled": "control", "oracle_causal": "oracle"}
+
+
+def made(folder: Path, arm: str, seed: int, curve: dict[int, float], *, rate: float = 1e-3, longest: int = 40) -> Run:
+    """A run with these points of its curve; a step draws 8 completions of 10 tokens and takes half a second."""
+    folder = folder / f"{arm}-{rate}-{seed}"
+    folder.mkdir(parents=True)
+    describe_run(folder, arm, seed, data={})
+    settings = OmegaConf.load(folder / "config.yaml")
+    more = {"evaluation": {"stop_at": 0.9}, "learner": {"steps": longest, "lr": rate, "batch_size": 8}}
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.merge(settings, more)))
+    steps = [{"train/completion_length": 10.0} for _ in range(max(curve))]
+    for step, reward in curve.items():
+        if step:
+            steps[step - 1]["eval/mean/reward@1"] = reward
+    write_lines(folder / "metrics.jsonl", steps)
+    first = json.dumps({"step": 0, "eval/mean/reward@1": curve[0]}) + "\n"
+    (folder / "metrics.jsonl").write_text(first + (folder / "metrics.jsonl").read_text())
+    write_lines(folder / "timings.jsonl", [{"total": 0.5}] * max(curve))
+    (folder / "evaluation.csv").touch()
+    return read_run(folder, arm=arm, condition="one")
+
+
+def runs_of(folder: Path) -> list[Run]:
+    """GRPO takes 30 steps, the ceiling 10, OAR-P 20 at its better rate; its control gets there once in three times."""
+    slow, fast = {0: 0.3, 10: 0.5, 20: 0.8, 30: 0.95}, {0: 0.3, 10: 0.9}
+    never = {0: 0.3, 10: 0.4, 20: 0.5, 30: 0.6, 40: 0.7}
+    found = []
+    for seed in (1, 2, 3):
+        found += [made(folder, "grpo", seed, slow), made(folder, "oracle_causal", seed, fast)]
+        found += [
+            made(folder, "oar_p", seed, {0: 0.3, 10: 0.5, 20: 0.91}),
+            made(folder, "oar_p", seed, slow, rate=3e-4),
+        ]
+        found += [made(folder, "oar_p_shuffled", seed, slow if seed == 1 else never)]
+    return found
+
+
+def test_what_a_run_needed(tmp_path: Path) -> None:
+    found = run_costs(made(tmp_path, "grpo", 1, {0: 0.3, 10: 0.5, 20: 0.9}))
+    assert (found["steps"], found["tokens"], found["seconds"], found["reached"]) == (20, 1600, 10.0, True)
+    never = run_costs(made(tmp_path, "oar_p", 1, {0: 0.3, 10: 0.5, 40: 0.89}))
+    assert (never["steps"], never["tokens"], never["reached"]) == (40, 3200, False)
+    again = run_costs(made(tmp_path, "oar_g", 1, {0: 0.3, 10: 0.92, 20: 0.5, 30: 0.95}))
+    assert again["steps"] == 10  # the first time
+
+
+def test_a_run_without_a_threshold_is_refused(tmp_path: Path) -> None:
+    run = made(tmp_path, "grpo", 1, {0: 0.3, 10: 0.5})
+    run.settings.evaluation.stop_at = None
+    with pytest.raises(DataError, match=r"evaluation\.stop_at is null"):
+        run_costs(run)
+
+
+def test_where_arms_stand(tmp_path: Path) -> None:
+    table = summarised(pd.DataFrame([run_costs(run) for run in runs_of(tmp_path)]), KINDS, "grpo")
+    rows = table.set_index(["arm", "rate"])
+    assert rows["best"].to_dict() == {
+        ("grpo", 1e-3): True,
+        ("oracle_causal", 1e-3): True,
+        ("oar_p", 1e-3): True,
+        ("oar_p", 3e-4): False,
+        ("oar_p_shuffled", 1e-3): True,
+    }
+    standing = rows[rows["best"]]["standing"].droplevel("rate")
+    assert standing["grpo"] == 0
+    assert standing["oracle_causal"] == 1
+    assert standing["oar_p"] == pytest.approx(0.5)
+    assert math.isnan(standing["oar_p_shuffled"])
+    assert math.isnan(rows.loc[("oar_p", 3e-4), "standing"])
+    control = rows.loc[("oar_p_shuffled", 1e-3)]
+    assert (control["steps"], control["reached"], control["seeds"]) == (np.inf, 1, 3)
+    assert shown(control, "steps") == "not by 40 steps"
+    assert shown(rows.loc[("grpo", 1e-3)], "tokens") == "2,400 [2,400, 2,400]"
+    found = regimes(table, "grpo")["one"]
+    assert found == {
+        "grpo": {"arm": "grpo", "steps": 30.0},
+        "ceiling": {"arm": "oracle_causal", "steps": 10.0},
+        "practical": {"arm": "oar_p", "steps": 20.0},
+    }
+
+
+def test_the_range_of_seeds_holds_the_median_as_often_as_said() -> None:
+    draws = np.random.default_rng(0).normal(size=(20_000, 3))
+    held = ((draws.min(axis=1) < 0) & (draws.max(axis=1) > 0)).mean()
+    assert coverage(3) == pytest.approx(held, abs=0.01)
+
+
+def test_a_method_under_a_control_is_a_control() -> None:
+    assert kind_of("oar_p_shuffled", ["method=oar_p", "method.control=shuffled"]) == "control"
+    assert kind_of("oracle_signed", ["method=oracle_signed"]) == "oracle"
+    assert kind_of("oar_s", ["method=oar_s"]) == "method"
+
+
+def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
+    about = toy_study() | {"kinds": KINDS, "rates": [1e-3], "expected": {"one": {"oar_p": "90"}}}
+    about |= {"conditions": {"one": []}, "arms": {arm: [] for arm in KINDS}}
+    folder = tmp_path / "out"
+    folder.mkdir()
+    text = write_ceilings(about, runs_of(tmp_path / "runs"), folder, {"command": "toy"}).read_text()
+    assert (
+        "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 | 90 |" in text
+    )
+    assert "| one | 30 (`grpo`) | 10 (`oracle_causal`) | 20 (`oar_p`) |" in text
+    assert (folder / "standing.png").read_bytes().startswith(b"\x89PNG")
+    assert committed_regimes(folder)["one"]["practical"] == {"arm": "oar_p", "steps": 20.0}
+    judge(folder, analysis={"command": "reanalyse"})
+    again = (folder / "toy.md").read_text()
+    assert [line for line in again.splitlines() if "| analysis |" not in line] == text.splitlines()
+
+
+def study(*overrides: str) -> StudyConfig:
+    with initialize_config_dir(str(CONF), version_base=None):
+        from hydra import compose
+
+        return validated(compose("study", overrides=["experiment=ceilings", *overrides]), StudyConfig)
+
+
+def test_every_arm_of_a_condition_is_run_at_every_rate() -> None:
+    cfg = study("arms_of={one: [grpo, oar_p], share: [grpo], all: [oracle_signed]}", "rates=[1e-3, 1e-4]")
+    found = [(condition, arm, overrides[-1]) for condition, arm, overrides in cfg.compared()]
+    pairs = [("one", "grpo"), ("one", "oar_p"), ("share", "grpo"), ("all", "oracle_signed")]
+    assert found == [(*pair, f"learner.lr={rate}") for rate in (1e-3, 1e-4) for pair in pairs]
+
+
+def test_names_that_are_nothing_are_refused() -> None:
+    for override in ("+arms_of.two=[grpo]", "arms_of.one=[nobody]", "+expected.two={}"):
+        with pytest.raises(ConfigError, match="arms_of and expected must name conditions and arms, but name"):
+            study(override)
+
+
+def test_training_ends_where_the_curve_is_high_enough() -> None:
+    assert has_reached(0.9, {"eval/mean/avg@1": 10.0, "eval/mean/reward@1": 0.9})
+    assert not has_reached(0.9, {"eval/mean/avg@1": 95.0, "eval/mean/reward@1": 0.89})
+    assert has_reached(0.9, {"eval/mean/avg@1": 90.0})
+    assert not has_reached(0.9, {})
+    assert not has_reached(None, {"eval/mean/avg@1": 100.0})
+
+
+def test_a_run_that_ended_early_has_finished_only_where_it_reached_its_threshold(tmp_path: Path) -> None:
+    settings = validated(composed("evaluation.stop_at=0.9", "learner.steps=10"), TrainConfig)
+    other = validated(composed("learner.steps=10"), TrainConfig)
+    known = {"identity": settings.identity(), "measure": settings.measure(), "step": 5}
+    for reached, done in ((True, True), (False, False)):
+        (tmp_path / "evaluation.json").write_text(json.dumps({"provenance": known | {"reached": reached}}))
+        assert (finished(tmp_path, settings) is not None) == done
+        assert finished(tmp_path, other) is None  # measured otherwise

@@ -1,0 +1,125 @@
+"""Every picture of results/ as it is drawn today: looks of the one table, letters that can be read, no empty panel."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from experiments.reanalyse import pictures
+from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
+from experiments.stability.page import read_levels
+from experiments.study.credit_dynamics import draw_credit, draw_profile
+from experiments.study.mistakes import draw_mistakes
+from experiments.study.page import draw_differences
+from experiments.table1.page import draw_table1, read_cells, read_scores
+from oar.analysis.reports.figures import SHOWN, curve_table, draw_curves
+from oar.analysis.reports.methods import LOOKS, METHOD, OTHER_COLOURS, look, numbered
+from oar.analysis.reports.signals import Pictures
+
+RESULTS = Path(__file__).parents[2] / "results"
+SMALLEST = 9  # pixels of a letter at the width of a page on GitHub
+
+
+def drawn_by(folder: Path) -> None:
+    """Draw everything that stands in a folder of results, without a file."""
+    name, nowhere = folder.name, Path("nowhere.png")
+    made = json.loads((folder / "provenance.json").read_text())
+    if name == "table1":
+        cells = [(one["method"], folder / "cells" / f"{one['method']}-seed{one['seed']}") for one in made["cells"]]
+        runs = read_cells(cells, folder / "scores.parquet")
+        draw_table1(read_scores(runs), pd.read_csv(folder / "differences.csv"), nowhere)
+        trained = [(run.arm, run.metrics) for run in runs if run.arm != "base"]
+        draw_curves(curve_table(trained), ["grpo", "oar_g", "oar_p"], nowhere)
+    elif (folder / "levels.csv").is_file():
+        levels = read_levels(folder, made["sweep"])
+        (draw_frontier if len(levels.keys) == 2 else draw_levels)(levels, nowhere)
+        metrics, runs = pd.read_parquet(folder / "metrics.parquet"), pd.read_csv(folder / "runs.csv")
+        draw_trajectories(metrics, runs, levels, nowhere)
+    elif (folder / "scores.csv").is_file():
+        draw_differences(pd.read_csv(folder / "differences.csv"), nowhere, reference="grpo")
+        if (folder / "mistakes.csv").is_file():
+            draw_mistakes(pd.read_csv(folder / "mistakes.csv"), nowhere)
+        if (folder / "credit.csv").is_file():
+            draw_credit(pd.read_csv(folder / "credit.csv"), nowhere)
+            draw_profile(pd.read_csv(folder / "credit.csv"), nowhere)
+    else:
+        found: Pictures = pictures()[name]
+        for draw in found.values():
+            draw(pd.read_csv(folder / f"{name}.csv"), nowhere)
+
+
+WITH_PICTURES = sorted({file.parent.name for file in RESULTS.glob("*/*.png")})
+
+
+@pytest.fixture(scope="module", params=WITH_PICTURES)
+def figures(request: pytest.FixtureRequest) -> list[Figure]:
+    """The figures of one folder."""
+    found: list[Figure] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oar.analysis.reports.figures.save_png", lambda figure, _: found.append(figure))
+        drawn_by(RESULTS / request.param)
+    assert found
+    return found
+
+
+def test_letters_can_be_read_at_the_width_of_a_page(figures: list[Figure]) -> None:
+    for figure in figures:
+        shown = SHOWN / (figure.get_figwidth() * 72)
+        texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+        assert texts
+        for text in texts:
+            assert text.get_fontsize() * shown >= SMALLEST, text.get_text()
+
+
+def test_a_method_has_its_colour_and_marker(figures: list[Figure]) -> None:
+    by_label = {look(name).label: look(name) for name in LOOKS}
+    of_methods = {one.colour.lower() for one in LOOKS.values()}
+    for axes in (axes for figure in figures for axes in figure.get_axes()):
+        for line in axes.get_lines():
+            label, marker = str(line.get_label()), str(line.get_marker())
+            if label in by_label:
+                one = by_label[label]
+                assert (to_hex(line.get_color()), marker) == (one.colour.lower(), one.marker), label
+                assert (line.get_markerfacecolor() == "white") == (one.kind != METHOD), label
+            elif not label.startswith(("_", "OAR-P")):  # OAR-P's variants at a value have their family's look
+                assert to_hex(line.get_color()) not in of_methods, f"{label} has the colour of a method"
+
+
+def test_no_panel_is_empty_and_a_legend_names_a_thing_once(figures: list[Figure]) -> None:
+    for figure in figures:
+        for axes in figure.get_axes():
+            assert axes.has_data() or axes.texts, axes.get_title()
+        for legend in figure.legends:
+            names = [text.get_text() for text in legend.get_texts()]
+            assert len(names) == len(set(names)) > 0
+
+
+def test_several_seeds_are_a_line_in_a_band() -> None:
+    found: list[Figure] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oar.analysis.reports.figures.save_png", lambda figure, _: found.append(figure))
+        drawn_by(RESULTS / "table1")
+    for axes in found[-1].get_axes():
+        bands = [one for one in axes.collections if isinstance(one, FillBetweenPolyCollection)]
+        assert len(bands) == len(axes.get_lines()), axes.get_title()
+
+
+def test_what_is_not_in_the_table_has_a_look_of_its_own() -> None:
+    pairs = [(one.colour, one.marker) for one in LOOKS.values()]
+    assert len(set(pairs)) == len(pairs)
+    assert len({one.label for one in LOOKS.values()}) == len(LOOKS)
+    assert not {one.colour for one in LOOKS.values()} & set(OTHER_COLOURS)
+    mine = look("mine")
+    assert mine == look("mine") != look("another")
+    assert mine.colour in OTHER_COLOURS
+    assert (look("routes4").label, look("oar_p_routes").label) == ("OAR-P routes 4", "OAR-P routes")
+    assert look("routes_4")[1:3] == look("oar_p_routes")[1:3]
+    assert look("budget_8_window_4") == look("window4_budget8")
+    assert look("oracle_mine").label == "oracle_mine (oracle)"
+    many = numbered([str(level) for level in range(60)])
+    assert len({(one.colour, one.marker) for one in many.values()}) == 60

@@ -1,0 +1,167 @@
+"""Sheets: what is generated, what it earns, and what is marked, by hand."""
+
+from collections import Counter
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+
+from oar.common.errors import ConfigError
+from oar.config import TrainConfig, validated
+from oar.tasks.data.sources import SheetsSource, load_benchmarks
+from oar.tasks.embedded.splits import RL_STREAM, TEACHING_STREAM, split_of
+from oar.tasks.problem import Problem
+from oar.tasks.reward_terms import Completed, RewardTerms
+from oar.tasks.sheets import SHEETS, Sheet, evaluation_set, training_problem
+from oar.tasks.sheets.generator import ANSWERS, REWARDS, SheetProblem, demonstration
+from oar.tasks.sheets.teaching import SheetTeaching
+from oar.tasks.task import Task
+from tests.config.test_config import composed
+
+LESSON = SheetTeaching(sheet=Sheet()).lesson()
+TASK = Task(LESSON.tokenizer(), "####")
+GOLD = "ba 1 be 2 bi 3 bo 4"
+
+
+def problem(reward: str, answer: str, gold: str, asked: str = "bi") -> Problem:
+    counted = {"reward": reward, "answer": answer, "asked": asked}
+    return Problem("1", "", gold, SHEETS, GOLD, columns={SHEETS: counted})
+
+
+@cache
+def sheet_reward() -> RewardTerms:
+    """That of conf/, as training has it."""
+    return RewardTerms.built(validated(composed("profile=sheets"), TrainConfig).reward, [])
+
+
+def earned(one: Problem, text: str) -> float:
+    completed = Completed(one, "", text, TASK.grade_all([one], [text])[0], 1, False)
+    return sheet_reward()([completed], 0)[0].total
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_demonstration_in_which_all_is_known_is_right_and_earns_all(reward: str, answer: str) -> None:
+    sheet = Sheet(entries=5, keys=20, reward=reward, answer=answer)
+    for index in range(20):
+        made = training_problem(sheet, RL_STREAM, 1, index)
+        text = demonstration(made, 1.0, index % 3, Random(index))
+        ids = TASK.tokenizer.encode(text, add_special_tokens=False)
+        assert TASK.tokenizer.unk_token_id not in ids
+        assert TASK.decode(ids) == text
+        assert TASK.grade(made.problem, text)
+        assert earned(made.problem, text) == 1
+        assert LESSON.is_good(made.problem, text)
+        assert TASK.decode(TASK.encode_gold(made.problem)) == made.problem.answer
+
+
+def test_the_hidden_table_is_one_and_digits_are_known_as_often_as_asked() -> None:
+    sheet = Sheet()
+    made = [training_problem(sheet, TEACHING_STREAM, 0, index) for index in range(400)]
+    said = [demonstration(one, 0.25, 0, Random(index)).split() for index, one in enumerate(made)]
+    right = [
+        sheet.right[key] == digit for words in said for key, digit in zip(words[:16:2], words[1:16:2], strict=True)
+    ]
+    assert sum(right) / len(right) == pytest.approx(0.25 + 0.75 / 8, abs=0.03)
+    assert set(sheet.right.values()) <= set("12345678")
+    assert Sheet(table=1).right != sheet.right
+
+
+def test_problems_are_pure_held_out_and_fresh() -> None:
+    sheet = Sheet()
+    source = SheetsSource(sheet)
+    trained = source.problems(1, 0, 40) + source.problems(1, 1, 40)
+    assert source.problems(1, 1, 40) == trained[40:]
+    questions = Counter(one.question for one in trained)
+    assert max(questions.values()) == 1
+    assert {split_of(question) for question in questions} == {"train"}
+    taught = {training_problem(sheet, TEACHING_STREAM, 1, index).problem.question for index in range(80)}
+    assert not taught & set(questions)
+    for split in ("tuning", "curve", "final"):
+        held_out = [one.problem.question for one in evaluation_set(sheet, split, 30)]
+        assert len(set(held_out)) == 30
+        assert {split_of(question) for question in held_out} == {split}
+
+
+def test_a_benchmark_is_of_the_sheet_that_is_trained() -> None:
+    cfg = validated(composed("profile=sheets", "data.source.sheet.entries=5"), TrainConfig)
+    found = load_benchmarks(cfg.benchmark, "curve", 4)[SHEETS]
+    made: list[SheetProblem] = evaluation_set(Sheet(entries=5), "curve", 4)
+    assert list(found.problems) == [one.problem for one in made]
+    assert found.origin["entries"] == 5
+
+
+# Completion, and what it earns as one, share and all; with the answer of the asked entry (bi), and that of every entry.
+WRITTEN = [
+    ("ba 1 be 2 bi 3 bo 4 #### {}", "3", GOLD, (1, 1, 1), (1, 1, 1)),
+    ("ba 1 be 5 bi 3 bo 4 #### {}", "3", "ba 1 be 5 bi 3 bo 4", (1, 0.75, 0), (1, 0.75, 0)),
+    ("ba 1 be 2 bi 5 bo 4 #### {}", "5", "ba 1 be 2 bi 5 bo 4", (0, 0.75, 0), (0, 0.75, 0)),
+    ("ba 1 be 2 bi 3 bo 4 #### {}", "4", "ba 1 be 2 bi 4 bo 4", (0, 0.75, 0), (0, 0.75, 0)),  # not what stands above
+    ("ba 1 be 2 bo 4 #### {}", "3", "ba 1 be 2 bo 4", (0, 0.75, 0), (0, 0.75, 0)),
+    ("bi 5 bi 3 ba 1 be 2 bo 4 #### {}", "3", GOLD, (0, 0.75, 0), (0, 0.75, 0)),  # the first one counts
+    ("ba 1 be 2 bi 33 bo 4 #### {}", "3", GOLD, (0, 0.75, 0), (0, 0.75, 0)),
+    ("ba 1 be 2 bi 3 bo 4{}", "", "", (0, 0, 0), (0, 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("text", "one", "every", "of_one", "of_every"), WRITTEN)
+def test_what_a_sheet_earns(text: str, one: str, every: str, of_one: Any, of_every: Any) -> None:
+    for answer, gold, said, expected in (("one", "3", one, of_one), ("every", GOLD, every, of_every)):
+        got = tuple(earned(problem(reward, answer, gold), text.format(said)) for reward in REWARDS)
+        assert got == expected, answer
+    checked = tuple(earned(problem(reward, "checksum", "0"), text.format(one and "7")) for reward in REWARDS)
+    assert checked[1] >= of_one[1]  # a wrong checksum takes nothing away
+
+
+def test_marks_are_the_digits_that_count() -> None:
+    text = "well ba 1 be 5 bi 6 bo 4 #### 6"
+    ids = TASK.tokenizer.encode(text, add_special_tokens=False)
+    words = text.split()
+
+    def marked(reward: str) -> dict[str, list[str]]:
+        found = TASK.marks(problem(reward, "one", "3"), ids)
+        assert all(len(mark) == len(ids) for mark in found.values())
+        right = {name: found.pop(name) for name in ("right", "all_right") if name in found}
+        (name,) = right
+        shown = {key: [word for word, mark in zip(words, marks, strict=True) if mark] for key, marks in found.items()}
+        return shown | {name: [TASK.tokenizer.convert_ids_to_tokens(one) for one in right[name] if one]}
+
+    assert marked("one") == {"causal": ["6"], "error": ["6"], "right": ["3"]}
+    every = {"causal": ["1", "5", "6", "4"], "error": ["5"]}
+    assert marked("share") == every | {"right": ["1", "2", "3", "4"]}
+    assert marked("all") == every | {"all_right": ["1", "2", "3", "4"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [
+        ("ba 7 be 7 bi 8 bo 7 #### 8", True),  # in form, though no digit is right
+        ("ba 7 be 7 bi 8 bo 7 #### 7", False),
+        ("ba 7 bi 8 bo 7 #### 8", False),
+        ("ba 7 be 7 bi 8 bo 7 8", False),
+    ],
+)
+def test_teaching_is_over_when_the_form_is_kept(text: str, good: bool) -> None:
+    assert LESSON.is_good(problem("one", "one", "3"), text) == good
+
+
+def test_without_a_sheet_there_is_nothing_to_teach() -> None:
+    with pytest.raises(ConfigError, match="choose data=sheets"):
+        SheetTeaching().lesson()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"entries": 17}, "sheet.entries must be 1 to sheet.keys"),
+        ({"asked": 9}, "sheet.asked"),
+        ({"keys": 1000}, "sheet.keys"),
+        ({"digits": 10}, "sheet.digits must be 2 to 9"),
+        ({"reward": "some"}, "one, share, all"),
+        ({"answer": "none"}, "one, every, checksum"),
+    ],
+)
+def test_a_sheet_that_cannot_be_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Sheet(**changes)
