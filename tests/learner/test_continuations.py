@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from oar.learner.collect import collate_groups
 from oar.learner.credit import Method
 from oar.learner.rollouts import GroupSampler
 from oar.rollout.types import Rollout
+from oar.tasks.task import Task
+from oar.tasks.template import load_template
+from tests.byte_level import byte_level_tokenizer
 from tests.config.test_config import composed
 from tests.learner.test_rollouts import TASK, AnswerIsOne
 
@@ -102,10 +106,15 @@ def test_grpo_asks_for_nothing_more():
     assert "train/continuation_tokens" not in found.metrics
 
 
-def test_steps_of_a_template_are_lines():
-    """A task with a template reads lines; without one sentences, of which the last has no end."""
+def test_steps_are_sentences_and_with_a_template_lines():
     assert TASK.step_starts(ids("We start . We have 1 . #### 1")) == [3, 7]
     assert TASK.step_starts(ids("#### 1 .")) == []
+    tokenizer = byte_level_tokenizer()
+    task = Task.with_template(tokenizer, load_template("gsm8k_hash"))
+    lines = ["She has 5. Then 3.\n", "So 5 - 3 = 2.\n\n", "#### 2\n"]
+    whole = tokenizer.encode("".join(lines))
+    found = [0, *task.step_starts(whole), len(whole)]
+    assert [tokenizer.decode(whole[at:end]) for at, end in pairwise(found)] == lines
 
 
 @pytest.mark.parametrize(
