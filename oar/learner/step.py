@@ -172,12 +172,13 @@ class Learner:
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
         process_rewards = reference_logprobs = kl_coefficients = None
-        with clock("scoring"):
-            if self.reward_model is not None:
+        if self.reward_model is not None:
+            with clock("scoring"):
                 process_rewards = self.reward_model.rewards(graded.batch)
-            if self.adapted_kl is not None:
+        if self.adapted_kl is not None:
+            with clock("scoring"):
                 reference_logprobs = self.reference_logprobs(graded)
-                kl_coefficients = self.adapted_kl.coefficients(graded)
+            kl_coefficients = self.adapted_kl.coefficients(graded)
         return StepCredit(
             credit_assigner(self.cfg, self.task, self.method.signal, self.step),
             self.method.auxiliary,

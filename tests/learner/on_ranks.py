@@ -69,7 +69,7 @@ RUNS = {
     ],
     "gains": ["method=mig"],  # which every rank computes
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
-    "bfloat16, taught": ["method=serl", "method.teacher.every=1", "learner.compute_dtype=bfloat16"],
+    "bfloat16, two losses": ["method=sdpg", "method.auxiliary.divergence=1", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
 }
 SAVED = "oar_p"  # the run whose checkpoints are exchanged between one rank and two

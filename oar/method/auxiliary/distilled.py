@@ -18,11 +18,11 @@ def distilled(inputs: CreditInputs, measure: Measure, max_tokens: int) -> Tensor
     batch, teacher = inputs.known_contexts(), inputs.teacher or inputs.model
     if inputs.scores.forward is None:
         raise DataError("A divergence from a teacher needs the update's own forward, but was called without.")
-    wanted = batch.completion_mask & batch.has_context[:, None]
-    found = torch.zeros(wanted.shape, device=wanted.device)
-    if not wanted.any():
+    row, token = (batch.completion_mask & batch.has_context[:, None]).nonzero(as_tuple=True)
+    found = torch.zeros(batch.completion_mask.shape, device=row.device)
+    if not len(row):
         return found
-    student = predicting_states(inputs.scores.forward, batch)[wanted[batch.completion_mask]]
-    taught = teacher_states(inputs, max_tokens)[wanted]
+    student = predicting_states(inputs.scores.forward, batch, row, token)
+    taught = teacher_states(inputs, max_tokens)[row, token]
     heads = inputs.model.get_output_embeddings(), teacher.get_output_embeddings()
-    return found.masked_scatter(wanted, divergences(measure, student, taught, *heads, inputs.temperature))
+    return found.index_put((row, token), divergences(measure, student, taught, *heads, inputs.temperature))

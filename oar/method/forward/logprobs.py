@@ -69,16 +69,14 @@ def score_completions(model: PreTrainedModel, batch: CompletionBatch, *, tempera
     ids, packing = pack(batch.input_ids, batch.prompt_lengths + batch.completion_lengths)
     forward = run_forward(model, model.get_input_embeddings()(ids), packing)
     row, token = batch.completion_mask.nonzero(as_tuple=True)
-    chosen, entropy = token_scores(
-        predicting_states(forward, batch), model.get_output_embeddings(), batch.completion_ids[row, token], temperature
-    )
+    states, tokens = predicting_states(forward, batch, row, token), batch.completion_ids[row, token]
+    chosen, entropy = token_scores(states, model.get_output_embeddings(), tokens, temperature)
     empty = chosen.new_zeros(batch.completion_mask.shape)
     return Scores(empty.index_put((row, token), chosen), empty.index_put((row, token), entropy), forward)
 
 
-def predicting_states(forward: Forward, batch: CompletionBatch) -> Tensor:
-    """The hidden states (N, H) from which the batch's completion tokens are predicted, in the order of its completion mask."""
-    row, token = batch.completion_mask.nonzero(as_tuple=True)
+def predicting_states(forward: Forward, batch: CompletionBatch, row: Tensor, token: Tensor) -> Tensor:
+    """The hidden states (N, H) from which tokens `token` (N,) of completions `row` (N,) are predicted."""
     return forward.packing.at(
         forward.hidden, row, batch.prompt_lengths[row] + token - 1
     )  # one position before the token

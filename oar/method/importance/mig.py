@@ -71,11 +71,15 @@ def information_gains(inputs: CreditInputs, max_tokens: int) -> tuple[Tensor, Te
     steps = (ends.cumsum(dim=1) - ends.long()) * batch.reasoning_mask
     counts = step_counts(steps, batch.reasoning_mask).tolist()
     gains = torch.zeros(len(batch), max(1, *counts), device=ends.device)
-    for row, count in enumerate(counts):
-        if count:
-            own = steps[row][batch.reasoning_mask[row]]
-            borders = [0, *(int((own <= step).sum()) for step in range(count))]
-            gains[row, :count] = watermarked(_likelihoods(inputs, row, borders, max_tokens))
+    lengths = zip(batch.prompt_lengths.tolist(), batch.reasoning_mask.sum(dim=1).tolist(), strict=True)
+    ids, answers, marked = batch.input_ids.tolist(), batch.gold_ids.tolist(), ends.tolist()
+    golds = [own[:count] for own, count in zip(answers, batch.gold_mask.sum(dim=1).tolist(), strict=True)]
+    for row, (prompt, reasoning) in enumerate(lengths):
+        if reasoning:
+            within = [place + 1 for place, ended in enumerate(marked[row][: reasoning - 1]) if ended]
+            prefixes = [ids[row][prompt : prompt + border] for border in (0, *within, reasoning)]
+            likelihoods = _likelihoods(inputs, ids[row][:prompt], prefixes, golds[row], max_tokens)
+            gains[row, : len(prefixes) - 1] = watermarked(likelihoods)
     return gains, steps
 
 
@@ -100,14 +104,15 @@ def normalised(values: Tensor, groups: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _likelihoods(inputs: CreditInputs, row: int, borders: list[int], max_tokens: int) -> Tensor:
-    """(len(borders),): mean log-likelihood of the right answer's tokens, announced behind so many tokens of completion `row`."""
+def _likelihoods(
+    inputs: CreditInputs, prompt: list[int], prefixes: list[list[int]], gold: list[int], max_tokens: int
+) -> Tensor:
+    """(len(prefixes),): mean log-likelihood of the right answer's tokens, announced behind prompt and prefix."""
     batch, announced = inputs.batch, list(inputs.announcement)
-    prompt = batch.input_ids[row, : int(batch.prompt_lengths[row])].tolist()
-    ids, gold = batch.completion_ids[row].tolist(), batch.gold_ids[row][batch.gold_mask[row]].tolist()
-    cut = [[*ids[:border], *announced, *gold] for border in borders]
-    starts = [border + len(announced) for border in borders]
-    segments = [Segments(border, start, start + len(gold)) for border, start in zip(borders, starts, strict=True)]
+    cut = [[*prefix, *announced, *gold] for prefix in prefixes]
+    starts = [len(prefix) + len(announced) for prefix in prefixes]
+    borders = zip(map(len, prefixes), starts, strict=True)
+    segments = [Segments(border, start, start + len(gold)) for border, start in borders]
     shown = collate(
         [prompt] * len(cut),
         cut,

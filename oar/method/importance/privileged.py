@@ -47,13 +47,12 @@ def teacher_states(inputs: CreditInputs, max_tokens: int) -> Tensor:
     """The teacher's hidden states (B, T, H) that predict the tokens behind the privileged prompt; 0 where there is none."""
     batch, teacher = inputs.known_contexts(), inputs.teacher or inputs.model
     embed = teacher.get_input_embeddings()
-    width = embed.get_parameter("weight").shape[1]
-    found = torch.zeros(*batch.completion_mask.shape, width, device=batch.input_ids.device, dtype=teacher.dtype)
+    found = embed.get_parameter("weight").new_zeros(*batch.completion_mask.shape, teacher.config.hidden_size)
     for rows in _parts(inputs, max_tokens):
         some = batch.rows(rows).in_context()
         ids, packing = pack(some.input_ids, some.prompt_lengths + some.completion_lengths)
-        states = predicting_states(run_forward(teacher, embed(ids), packing), some)
-        found[rows] = found[rows].masked_scatter(some.completion_mask[:, :, None], states.to(found.dtype))
+        row, token = some.completion_mask.nonzero(as_tuple=True)
+        found[rows[row], token] = predicting_states(run_forward(teacher, embed(ids), packing), some, row, token)
     return found
 
 
