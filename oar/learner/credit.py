@@ -46,6 +46,12 @@ class Method:
                 "learner.ratio_level must be token where a method gives signed token advantages, "
                 "for a sequence is clipped as a whole, by one sign."
             )
+        contexts = {context_of(method.signal), context_of(method.auxiliary)} - {None}
+        if len(contexts) > 1:
+            raise ConfigError(
+                "method.estimator and method.auxiliary must ask for the same context, since a completion has one, but ask for "
+                f"{' and '.join(sorted(map(str, contexts)))}."
+            )
         if method.learned is not None and (cfg.learner.ranks > 1 or cfg.learner.compute_dtype != "float32"):
             raise ConfigError(
                 "learner.ranks must be 1 and learner.compute_dtype float32 where a method trains a reward model, which one rank "

@@ -97,6 +97,9 @@ def test_what_cannot_be_is_refused() -> None:
         config("method.teacher.kind=wise")
     with pytest.raises(ConfigError, match=r"must be live where the method asks for no privileged context"):
         Method.built(config("method.teacher.kind=synced"))
+    auxiliary = "{_target_: oar.method.auxiliary.TopDivergence, context: peer}"
+    with pytest.raises(ConfigError, match=r"must ask for the same context, .* but ask for peer and solution"):
+        Method.built(config("method=rlsd", f"method.auxiliary={auxiliary}"))
     for key, value in (("every", 0), ("rate", 0)):
         with pytest.raises(ConfigError, match=rf"method\.teacher\.{key}"):
             config(f"method.teacher.{key}={value}")
