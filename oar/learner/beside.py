@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from oar.common.clock import Clock
 from oar.config import TrainConfig
 from oar.learner.collect import GradedBatch
 from oar.learner.credit import Method
@@ -55,13 +56,15 @@ class Beside:
         """The reference of the objective's KL term, where it has one."""
         return self.reference if self.cfg.learner.kl_coef > 0 else None
 
-    def look(self, graded: GradedBatch) -> Mapping[str, Any]:
+    def look(self, graded: GradedBatch, clock: Clock) -> Mapping[str, Any]:
         """What `CreditInputs` has by these names: models, and what they say of a step's completions, a row each."""
         self._look = {}
         if self.reward_model is not None:
-            self._look["process_rewards"] = self.reward_model.rewards(graded.batch)
+            with clock("scoring"):
+                self._look["process_rewards"] = self.reward_model.rewards(graded.batch)
         if self.adapted_kl is not None:
-            self._look["reference_logprobs"] = self._reference_logprobs(graded.batch)
+            with clock("scoring"):
+                self._look["reference_logprobs"] = self._reference_logprobs(graded.batch)
             self._look["kl_coefficients"] = self.adapted_kl.coefficients(graded)
         return {"teacher": self.teacher, "reference": self.reference, **self._look}
 

@@ -140,10 +140,8 @@ class Learner:
 
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
-        with clock("scoring"):
-            known = self.beside.look(graded)
         known = {
-            **known,
+            **self.beside.look(graded, clock),
             "announcement": self.task.encode_marker(self.cfg.probe.conclude),
             "step_end_ids": self.step_end_ids,
         }
