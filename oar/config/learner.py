@@ -20,6 +20,7 @@ class TrackingConfig:
     tags: list[str] = field(default_factory=list)
     notes: str | None = None
     checkpoints: bool = False
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         one_of("tracking.mode", self.mode, ("offline", "online", "disabled"))

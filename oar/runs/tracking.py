@@ -145,12 +145,16 @@ def start_tracker(
     config: Mapping[str, object],
     max_logprob_diff: float,
 ) -> Tracker:
-    """Local files only (`disabled`), or W&B as well (`offline`: no account needed; `online`)."""
-    if tracking.mode == "disabled":
-        return Tracker(folder)
-    check_tracking(tracking.mode)
-    logger = WandbLogger(folder, tracking, job_type=job_type, tags=tags, config=config)
-    return Tracker(folder, [logger], Watch(max_logprob_diff))
+    """Local files; W&B unless its mode is `disabled` (`offline` needs no account); TensorBoard where it is asked for."""
+    loggers: list[Logger] = []
+    if tracking.mode != "disabled":
+        check_tracking(tracking.mode)
+        loggers.append(WandbLogger(folder, tracking, job_type=job_type, tags=tags, config=config))
+    if tracking.tensorboard:
+        from oar.runs.tensorboard_logger import TensorBoardLogger  # here, for it needs a package that few ask for
+
+        loggers.append(TensorBoardLogger(folder))
+    return Tracker(folder, loggers, Watch(max_logprob_diff) if loggers else None)
 
 
 def _finite(step: int, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from tensorboardX.proto.event_pb2 import Event
 
 from oar.common.errors import ConfigError, DataError, OarError
 from oar.config import TrainConfig, validated
@@ -148,6 +149,45 @@ class Recorder(Logger):
 
     def finish(self):
         self.told.append(("finish",))
+
+
+def events(folder: Path) -> list[Any]:
+    """What the event files say, in the order of their writing: records of a length, its checksum, the event, its checksum."""
+    found = []
+    for path in (folder / "tensorboard").iterdir():
+        content, at = path.read_bytes(), 0
+        while at < len(content):
+            (length,) = struct.unpack_from("<Q", content, at)
+            found.append(Event.FromString(content[at + 12 : at + 12 + length]))
+            at += 12 + length + 4
+    return sorted(found, key=lambda one: one.wall_time)
+
+
+def test_tensorboard_has_curves_weights_final_scores_and_alerts(tmp_path: Path) -> None:
+    tracking = TrackingConfig(mode="disabled", project="oar", samples_every=1, samples=4, tensorboard=True)
+    about: dict[str, Any] = {"job_type": "grpo", "tags": [], "config": {}, "max_logprob_diff": 1e-3}
+    tracker = start_tracker(tmp_path, tracking, **about)
+    tracker.log(1, {"train/entropy": 0.5})
+    tracker.log(2, {"train/entropy": 0.25})
+    tracker.finish()
+    resumed = start_tracker(tmp_path, tracking, **about)  # from step 1
+    resumed.resume(1)
+    resumed.log_timings(2, {"total": 3.0})
+    resumed.log_samples(2, [{"token_weights": [0.5, 2.0, 1.0], "segments": [2, 3, 3]}])
+    resumed.loggers[0].alert("entropy", "it is gone")
+    resumed.log_final(2, {"eval/mean/avg@4": 50.0}, [{"benchmark": "mean"}])
+    resumed.finish()
+    told = [(one.step, value.tag, value.simple_value) for one in events(tmp_path) for value in one.summary.value]
+    assert told[:3] == [(1, "train/entropy", 0.5), (2, "train/entropy", 0.25), (2, "seconds/total", 3.0)]
+    assert {(2, "final/mean/avg@4", 50.0), (2, "entropy/text_summary", 0.0)} <= set(told)
+    (weights,) = [
+        value.histo for one in events(tmp_path) for value in one.summary.value if value.tag == "weights/of_tokens"
+    ]
+    assert (weights.num, weights.min, weights.max) == (2, 0.5, 2.0)  # the answer's weight is not among them
+    assert [one.step for one in events(tmp_path) if one.session_log.status] == [
+        1,
+        2,
+    ]  # from there on the file takes over
 
 
 def test_a_logger_is_told_what_was_checked_and_is_on_disk(tmp_path: Path) -> None:
