@@ -53,5 +53,6 @@ class TensorBoardLogger:
     def _at(self, step: int) -> SummaryWriter:
         self._step = step
         if self._writer is None:  # what an interrupted run wrote of this step and later ones is hidden
-            self._writer = SummaryWriter(str(self._folder), purge_step=step)
+            # The suffix, since files of one second would have one name.
+            self._writer = SummaryWriter(str(self._folder), purge_step=step, filename_suffix=f".step_{step}")
         return self._writer
