@@ -21,7 +21,7 @@ class TensorBoardLogger:
         self._step = 0
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Under the same names."""
+        """Under the same names, but for signs that tags may not have: `avg@4` is `avg_4`."""
         for name, value in values.items():
             self._at(step).add_scalar(name, value, step)
 
