@@ -12,7 +12,7 @@ import yaml
 
 from experiments.gpu_check.findings import ROOT
 from oar.config import LoraConfig, TrainConfig, build
-from oar.config.credit import ContinuationsConfig
+from oar.config.credit import ContinuationsConfig, TeacherConfig
 from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions
 
@@ -59,6 +59,7 @@ def train_config(profile: str = "embedded", **groups: Any) -> TrainConfig:
         own = {"name": given} if isinstance(given, str) else given
         found[group] = _over(_over(read(group, own.get("name", usual)), sizes.get(group, {})), own)
     found["model"] |= NO_FOLDER
+    found["method"]["teacher"] = TeacherConfig(**found["method"]["teacher"])
     if found["method"]["continuations"] is not None:
         found["method"]["continuations"] = ContinuationsConfig(**found["method"]["continuations"])
     kinds, found = get_type_hints(TrainConfig), _filled(found, found)
