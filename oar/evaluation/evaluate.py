@@ -104,7 +104,10 @@ class EvaluationResult:
         """The same in short: a line per benchmark, a column per metric with its interval. Of pass@k there must be one k."""
         digits = self.summary["metric"].map(lambda metric: 3 if metric in REWARD_METRICS.values() else 1)
         bounds = self.summary[["value", "ci_low", "ci_high"]].itertuples(index=False)
-        shown = [f"{v:.{n}f} [{low:.{n}f}, {high:.{n}f}]" for (v, low, high), n in zip(bounds, digits, strict=True)]
+        shown = [
+            f"{v:.{n}f}" + ("" if pd.isna(low) else f" [{low:.{n}f}, {high:.{n}f}]")  # a mean reward has no interval
+            for (v, low, high), n in zip(bounds, digits, strict=True)
+        ]
         table = self.summary.assign(shown=shown).pivot_table(
             "shown", "benchmark", "metric", aggfunc="first", sort=False
         )

@@ -109,6 +109,16 @@ def test_the_overview_has_a_column_for_each_metric() -> None:
     assert all(row.count("[") == 2 for row in rows)
 
 
+def test_a_value_without_an_interval_stands_alone() -> None:
+    result = run(Policy(), SAMPLED)
+    bare = replace(result, summary=result.summary.assign(ci_low=float("nan"), ci_high=float("nan")))
+    assert [row.split() for row in bare.overview().splitlines()[1:]] == [
+        ["words1", "12.5"],
+        ["words2", "25.0"],
+        ["mean", "18.8"],
+    ]
+
+
 def test_greedy_is_pass_at_1() -> None:
     result = run(Policy(), GREEDY)
     assert result.metrics() == {"eval/words1/pass@1": 25.0, "eval/words2/pass@1": 50.0, "eval/mean/pass@1": 37.5}

@@ -220,5 +220,9 @@ def test_every_choice_of_conf_is_compared_with_the_cpu() -> None:
         for path in (ROOT / "conf" / group).glob("*.yaml"):
             # All variants have these; a warm-up is one probe, then the other.
             default = path.stem in ("warmup", "pad", "bilevel", "as_mean")
-            of_sheets = path.stem in ("oracle_signed", "oracle_sign_matched", "oracle_unsigned")  # words lack their marks
+            of_sheets = path.stem in (
+                "oracle_signed",
+                "oracle_sign_matched",
+                "oracle_unsigned",
+            )  # words lack their marks
             assert default or of_sheets or path.stem in compared, path
