@@ -13,6 +13,7 @@ from matplotlib.text import Text
 from experiments.reanalyse import pictures
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.page import read_levels
+from experiments.study.ceilings import STEPS, draw_standing, summarised
 from experiments.study.credit_dynamics import draw_credit, draw_profile
 from experiments.study.mistakes import draw_mistakes
 from experiments.study.page import draw_differences
@@ -47,6 +48,10 @@ def drawn_by(folder: Path) -> None:
         if (folder / "credit.csv").is_file():
             draw_credit(pd.read_csv(folder / "credit.csv"), nowhere)
             draw_profile(pd.read_csv(folder / "credit.csv"), nowhere)
+    elif (folder / STEPS).is_file():
+        about = made["study"]
+        summary = summarised(pd.read_csv(folder / STEPS), about["kinds"], about["reference"])
+        draw_standing(summary, list(about["arms"]), nowhere)
     else:
         found: Pictures = pictures()[name]
         for draw in found.values():
