@@ -1,7 +1,7 @@
 """What stands beside the policy, where a method asks for it: a starting model, a teacher, a reward model, a KL term by class."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ class Beside:
     teacher: PreTrainedModel | None = None
     reward_model: RewardModel | None = None
     adapted_kl: AdaptedKl | None = None
-    _look: dict[str, Tensor] = field(default_factory=dict)  # of the step that is under way
 
     @classmethod
     def loaded(cls, cfg: TrainConfig, start: Path, checkpoint: Path | None) -> "Beside":
@@ -58,23 +57,23 @@ class Beside:
 
     def look(self, graded: GradedBatch, clock: Clock) -> Mapping[str, Any]:
         """What `CreditInputs` has by these names: models, and what they say of a step's completions, a row each."""
-        self._look = {}
+        known: dict[str, Any] = {"teacher": self.teacher, "reference": self.reference}
         if self.reward_model is not None:
             with clock("scoring"):
-                self._look["process_rewards"] = self.reward_model.rewards(graded.batch)
+                known["process_rewards"] = self.reward_model.rewards(graded.batch)
         if self.adapted_kl is not None:
             with clock("scoring"):
-                self._look["reference_logprobs"] = self._reference_logprobs(graded.batch)
-            self._look["kl_coefficients"] = self.adapted_kl.coefficients(graded)
-        return {"teacher": self.teacher, "reference": self.reference, **self._look}
+                known["reference_logprobs"] = self._reference_logprobs(graded.batch)
+            known["kl_coefficients"] = self.adapted_kl.coefficients(graded)
+        return known
 
-    def learn(self, graded: GradedBatch, old_logprobs: Tensor) -> dict[str, float]:
-        """After the policy's update, from the completions that `look` has seen and the policy's logprobs (B, T) before it."""
+    def learn(self, graded: GradedBatch, known: Mapping[str, Any], old_logprobs: Tensor) -> dict[str, float]:
+        """After the policy's update: from what `look` found, and the policy's logprobs (B, T) before it."""
         metrics: dict[str, float] = {}
         if self.reward_model is not None:
             metrics |= self.reward_model.learn(graded.batch, graded.correct)
         if self.adapted_kl is not None:
-            metrics |= self.adapted_kl.learn(graded, old_logprobs, self._look["reference_logprobs"])
+            metrics |= self.adapted_kl.learn(graded, old_logprobs, known["reference_logprobs"])
         return metrics
 
     def follow(self, policy: PreTrainedModel, step: int) -> None:

@@ -94,7 +94,7 @@ class Learner:
                 scored = self.score(data, credit, torch.ones_like(idle) if credit.comes_first else idle)
             with clock("update"):
                 update, credited = self.update(data, credit, scored, graded.weight_version)
-                update |= self.beside.learn(graded, credited.old_logprobs)
+                update |= self.beside.learn(graded, credit.known, credited.old_logprobs)
         self.step += 1
         self.beside.follow(self.model, self.step)
         with clock("sync"):

@@ -48,6 +48,17 @@ def decoupled_advantages(terms: Tensor, weights: Sequence[float], compared: Call
     return torch.as_tensor(found) / sum(abs(weight) for weight in weights)
 
 
+def whitened(values: Tensor, mask: Tensor) -> Tensor:
+    """Token advantages (B, T) of mean 0 and variance 1 over the tokens under `mask`, 0 outside it; a lone token stays.
+
+    The constant in the variance is that of the released code of VinePPO, SPO and PRIME.
+    """
+    found = values[mask]
+    if len(found) > 1:
+        values = (values - found.mean()) / (found.var() + 1e-8).sqrt()
+    return values.masked_fill(~mask, 0.0)
+
+
 def overlong_penalty(completion_lengths: Tensor, max_completion_length: int, buffer: int) -> Tensor:
     """What is added to the reward of a completion for its length (B,), 0 down to -1: DAPO's soft overlong punishment.
 

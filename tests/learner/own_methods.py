@@ -31,12 +31,13 @@ class AgainstTheGroup:
 
 @dataclass(frozen=True)
 class Imitation:
-    """-strength x logprob of completions that earned more than their group, from training step `since` on."""
+    """-strength x logprob of completions that earned more than their group, or of all, from training step `since` on."""
 
     strength: float = 0.5
     since: int = 0
+    of_all: bool = False
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T)."""
-        wanted = (inputs.known_advantages() > 0).float() * (inputs.step >= self.since)
+        wanted = ((inputs.known_advantages() > 0) | self.of_all).float() * (inputs.step >= self.since)
         return -self.strength * wanted[:, None] * inputs.scores.logprobs

@@ -70,10 +70,11 @@ def test_a_loss_beside_the_policys_is_the_gradient_of_that_loss(start: Path) -> 
 
 def test_groups_without_an_advantage_are_asked_too(start: Path) -> None:
     """A loss beside the policy's may teach where rewards cannot."""
-    learner = learner_of(config(OWN, BESIDE % "strength: 0.5", "reward=length", "reward.length.weight=0"), start, ALONE)
+    nothing_earned = ("reward=length", "reward.length.weight=0")
+    learner = learner_of(config(OWN, BESIDE % "of_all: true", *nothing_earned), start, ALONE)
     report = learner.training_step()
     assert report.metrics["train/zero_advantage_groups"] == 1
-    assert float(report.metrics["train/grad_norm"]) == 0  # this one teaches nothing there, but was asked
+    assert report.metrics["train/grad_norm"] > 0.01
 
 
 def test_a_part_that_is_no_such_class_is_refused(start: Path) -> None:

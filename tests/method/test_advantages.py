@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from oar.common.errors import DataError
-from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty
+from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty, whitened
 
 
 def test_by_hand():
@@ -44,6 +44,13 @@ def test_streams_are_compared_each_by_itself():
     expected = (3 * torch.tensor([1.5, -0.5, -0.5, -0.5]) - torch.tensor([-0.851, 0.851, -0.851, 0.851])) / 4
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
     torch.testing.assert_close(decoupled_advantages(right[:, None], [0.3], compared), compared(right))
+
+
+def test_whitened_by_hand():
+    values, mask = torch.tensor([[1.0, 3.0, 99.0]]), torch.tensor([[True, True, False]])
+    torch.testing.assert_close(whitened(values, mask), torch.tensor([[-(0.5**0.5), 0.5**0.5, 0.0]]))
+    alone = torch.tensor([[True, False, False]])  # has no variance
+    torch.testing.assert_close(whitened(values, alone), torch.tensor([[1.0, 0.0, 0.0]]))
 
 
 def test_incomplete_group_is_refused():

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from oar.common.errors import ConfigError
+from oar.method.advantages import whitened
 from oar.method.importance.base import CreditInputs
-
-EPSILON = 1e-8  # of the variance, as in both papers' code
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +38,7 @@ class ContinuationAdvantages:
         if self.sure is not None:
             counted = mask & (inputs.scores.logprobs.detach().exp() < self.sure)
         found = segment_advantages(inputs.known_values(), inputs.known_rewards().float(), mask)
-        if self.whiten and counted.sum() > 1:
-            chosen = found[counted]
-            found = (found - chosen.mean()) / (chosen.var() + EPSILON).sqrt()
+        found = whitened(found, counted) if self.whiten else found
         return torch.where(counted, found * mask.sum() / counted.sum().clamp(min=1), 0.0)
 
 

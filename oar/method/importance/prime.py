@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from oar.common.errors import ConfigError
+from oar.method.advantages import whitened
 from oar.method.importance.base import CreditInputs
 
 
@@ -66,9 +67,3 @@ def compared(rewards: Tensor, means: Tensor, groups: Tensor) -> Tensor:
     same = (groups[:, None] == groups).to(rewards.dtype)
     others = (same.sum(dim=1, keepdim=True) - 1).clamp(min=1)
     return rewards * (others + 1) / others - (same @ means)[:, None] / others
-
-
-def whitened(values: Tensor, mask: Tensor) -> Tensor:
-    """(B, T) of mean 0 and variance 1 under the mask, 0 outside it."""
-    found = values[mask]
-    return ((values - found.mean()) / (found.var() + 1e-8).sqrt()).masked_fill(~mask, 0.0)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from oar.method.forward.logprobs import run_completions
+from oar.method.forward.logprobs import predicting_states, run_completions
 from oar.method.importance.base import CreditInputs, chunks
 
 EPSILON = 1e-8  # of verl, in the denominator
@@ -49,7 +49,7 @@ class TokenBaseline:
             some = batch.rows(rows)
             forward = run_completions(inputs.model, some)
             row, token = some.completion_mask.nonzero(as_tuple=True)
-            states = forward.packing.at(forward.hidden, row, some.prompt_lengths[row] + token - 1)
+            states = predicting_states(forward, some, row, token)
             size = max(1, LOGITS // inputs.model.config.vocab_size)
             logits = (head(held).float() / inputs.temperature for held in states.split(size))
             found[rows[row], token] = torch.cat([(2 * some.log_softmax(dim=-1)).exp().sum(dim=-1) for some in logits])

@@ -8,7 +8,7 @@ import torch
 
 from oar.common.errors import ConfigError, DataError
 from oar.method.importance import CreditInputs, ImplicitReward, ImplicitRewardAdvantages
-from oar.method.importance.prime import compared, whitened
+from oar.method.importance.prime import compared
 from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch
 
@@ -52,12 +52,10 @@ def test_without_process_rewards_it_is_leave_one_out_on_the_outcome() -> None:
     torch.testing.assert_close(found[mask], (loo - loo.mean()) / loo.std(), atol=1e-4, rtol=1e-4)
 
 
-def test_pieces_by_hand() -> None:
+def test_outcomes_against_the_others_by_hand() -> None:
     outcomes = torch.tensor([1.0, 0.0, 0.0, 1.0])
     found = compared(outcomes[:, None], outcomes, torch.tensor([3, 3, 3, 5]))[:, 0]
     torch.testing.assert_close(found, torch.tensor([1.0, -0.5, -0.5, 1.0]))  # the last one has no other
-    values, mask = torch.tensor([[1.0, 3.0, 99.0]]), torch.tensor([[True, True, False]])
-    torch.testing.assert_close(whitened(values, mask), torch.tensor([[-(0.5**0.5), 0.5**0.5, 0.0]]))
 
 
 def test_the_loss_by_hand() -> None:
