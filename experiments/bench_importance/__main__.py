@@ -1,35 +1,35 @@
 """What importance costs and how true it is, side by side in one run: `python -m experiments.bench_importance`.
 
-Three parts: one update with made-up models by size and length; fidelity and cost on the embedded task; whole training steps
-with the real engine. Every case that is measured is kept in the output folder under a hash of what made it, so the command can
-be interrupted and run again.
+Four parts: one update with made-up models by size and length; fidelity and cost on the embedded task; whole training steps
+with the real engine, of OAR's variants and of every other method. Every case that is measured is kept in the output folder
+under a hash of what made it, so the command can be interrupted and run again.
 """
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.bench_importance.costs import (
     EMBEDDED,
-    GRPO,
+    METHODS,
     STEPS,
     SYNTHETIC,
     Row,
     cheapest_faithful,
     embedded_rows,
+    method_rows,
     step_rows,
     synthetic_rows,
     tidy,
 )
 from experiments.bench_importance.page import write_bench
 from experiments.bench_importance.plan import Bench, BenchConfig
+from experiments.bench_importance.steps import Make, learner_of, measure_apart, measure_steps
 from experiments.bench_importance.update import (
     Synthetic,
     Update,
@@ -40,8 +40,8 @@ from experiments.bench_importance.update import (
 )
 from experiments.shared.cases import Case
 from experiments.shared.counted_tokens import counted_tokens
-from experiments.shared.fresh_process import in_fresh_process, like_the_learner, turned
-from experiments.shared.lazy_engine import StartedEngine, engine_when_needed
+from experiments.shared.fresh_process import in_fresh_process
+from experiments.shared.lazy_engine import engine_when_needed
 from oar.analysis.signals.examine import completion_advantages, warm_probe
 from oar.command_line.entry import entry
 from oar.common.clock import Clock
@@ -50,9 +50,6 @@ from oar.common.progress import progress_bars
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
 from oar.learner.collect import collate_groups
-from oar.learner.step import Learner
-from oar.model.load import load_policy, load_tokenizer
-from oar.tasks.task import Task
 
 
 @entry
@@ -72,15 +69,20 @@ def main(config: DictConfig) -> None:
                 found = measure_synthetic(bench, case)
                 rows += synthetic_rows(found)
                 skipped[f"{case.size}, {case.length}"] = found["skipped"]
-        if EMBEDDED in cfg.parts:
-            with engine_when_needed(bench.settings, folder, progress) as engine:
-                learner = partial(learner_of, bench, engine)
-                embedded = measure_embedded(bench, learner)
+        with engine_when_needed(bench.settings, folder, progress) as engine:
+            make = partial(learner_of, engine)
+            if EMBEDDED in cfg.parts:
+                embedded = measure_embedded(bench, make)
                 rows += embedded_rows(embedded)
                 told["completions"] = embedded["told"]
                 chosen = cheapest_faithful(tidy(rows), bench.candidates(), cfg.faithful)
                 if STEPS in cfg.parts:
-                    rows += step_rows(measure_steps(bench, learner, chosen), embedded["length"])
+                    names = [*cfg.step_methods, *([chosen] if chosen else [])]
+                    stepping = {name: bench.variants[name] for name in names}
+                    rows += step_rows(measure_steps(bench, STEPS, stepping, make), embedded["length"])
+            if METHODS in cfg.parts:
+                apart = measure_apart(bench, METHODS, bench.methods, make)
+                rows += method_rows(measure_steps(bench, METHODS, bench.methods, make), apart)
     numbers = write_bench(
         tidy(rows),
         folder,
@@ -117,21 +119,12 @@ def measure_synthetic(bench: Bench, case: Synthetic) -> Case:
     return {**sizes, **timed, "memory": memory}
 
 
-def learner_of(bench: Bench, engine: Callable[[], StartedEngine], variant: str) -> Learner:
-    """The learner of a variant on the starting model."""
-    like_the_learner(bench.settings.learner.threads)
-    model, _, _, client, sync = engine()
-    task = Task(load_tokenizer(model), bench.settings.model.marker)
-    policy = load_policy(model, bench.settings.model.dtype)
-    return Learner(bench.variants[variant], policy, task, client, sync)
-
-
-def measure_embedded(bench: Bench, make: Callable[[str], Learner]) -> Case:
+def measure_embedded(bench: Bench, make: Make) -> Case:
     """One batch of the embedded profile: seconds, tokens, importance and weights of every variant."""
     cfg, settings = bench.cfg, bench.settings
 
     def measure() -> Case:
-        learner = make(GRPO)
+        learner = make(bench.settings)
         learner.sync.push(learner.model, learner.step)
         drawn = learner.groups.take(learner.step, Clock())
         graded = collate_groups(drawn.groups, learner.task, learner.model.device)
@@ -163,39 +156,6 @@ def measure_embedded(bench: Bench, make: Callable[[str], Learner]) -> Case:
     methods = {name: variant.identity() for name, variant in bench.variants.items()}
     bounds = {"rounds": cfg.rounds, "method_seconds": cfg.method_seconds}
     return bench.case(EMBEDDED, {**bounds, "methods": methods}, measure)
-
-
-def measure_steps(bench: Bench, make: Callable[[str], Learner], chosen: str | None) -> list[dict[str, Any]]:
-    """Round by round the seconds of a whole training step of each method, by stage."""
-    cfg = bench.cfg
-    names = [*cfg.step_methods, *([chosen] if chosen and chosen not in cfg.step_methods else [])]
-
-    @cache
-    def warm() -> dict[str, Learner]:
-        learners = {name: make(name) for name in names}
-        for at in range(cfg.step_warmup):
-            step_of_each(learners, cfg.step_rounds + at)
-        return learners
-
-    made_of = {name: bench.variants[name].identity() for name in names}
-    return [
-        bench.case(f"{STEPS}-{at}", {**made_of, "round": at}, lambda at=at: step_of_each(warm(), at))  # type: ignore[misc]
-        for at in range(cfg.step_rounds)
-    ]
-
-
-def step_of_each(learners: Mapping[str, Learner], step: int) -> Case:
-    """Training step `step` of each method in turn, all from the weights that GRPO's learner holds before it."""
-    start = {key: value.clone() for key, value in learners[GRPO].model.state_dict().items()}
-    seconds = {}
-    for name in turned(list(learners), step):
-        learner = learners[name]
-        learner.model.load_state_dict(start)
-        learner.step = step
-        learner.sync.push(learner.model, step)
-        seconds[name] = learner.training_step().seconds
-    learners[GRPO].model.load_state_dict(start)
-    return {name: seconds[name] for name in learners}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From what was measured of importance's cost to one tidy table and eight numbers (docs/METHOD.md §7.4, §9).
+"""From what was measured of importance's cost to one table, eight numbers and a few of each method (docs/METHOD.md §7.4, §9).
 
 A case is what experiments/bench_importance/__main__.py keeps, raw: seconds round by round, importance and weights token
 by token. Every statistic is made here.
@@ -14,7 +14,7 @@ from oar.analysis.signals.agreement import WEIGHTS, agreements
 from oar.analysis.signals.recall import OVERLAP, SPEARMAN, averages
 
 COLUMNS = ["part", "size", "length", "method", "metric", "value"]
-SYNTHETIC, EMBEDDED, STEPS = "synthetic", "embedded", "steps"  # parts; `embedded` is also a size
+SYNTHETIC, EMBEDDED, STEPS, METHODS = "synthetic", "embedded", "steps", "methods"  # parts; `embedded` is also a size
 GRPO, OAR_G, OAR_GN, EXACT, PLAIN, WINDOW = "grpo", "oar_g", "oar_gn", "oar_p", "plain", "window8"
 ONE_BACKWARD = (OAR_G, OAR_GN)
 MIB = 2**20
@@ -23,6 +23,8 @@ STAGES = ("generation", "grading", "scoring", "importance", "update", "sync", "t
 Row = tuple[str, str, float, str, str, float]
 Measured = TypeVar("Measured")
 Seconds = Mapping[str, Mapping[str, Sequence[float]]]
+Steps = Mapping[str, Mapping[str, float]]  # by method and stage
+OF_METHODS = ("step_ratio", "peak_extra_memory_ratio", "continuation_tokens")
 
 
 def synthetic_rows(case: Mapping[str, Any]) -> Iterator[Row]:
@@ -56,9 +58,13 @@ def embedded_rows(case: Mapping[str, Any]) -> Iterator[Row]:
             yield *where, method, metric, value
 
 
-def step_rows(rounds: Sequence[Mapping[str, Mapping[str, float]]], length: float) -> Iterator[Row]:
-    """Of whole training steps: by round, method and stage the seconds."""
-    where = (STEPS, EMBEDDED, length)
+def step_rows(rounds: Sequence[Steps], length: float, part: str = STEPS) -> Iterator[Row]:
+    """Of whole training steps: by round, method and stage the seconds. The learner does nothing while continuations are drawn."""
+    where = (part, EMBEDDED, length)
+    rounds = [
+        {name: {**one, "total": one["total"] - one.get("continuations", 0.0)} for name, one in steps.items()}
+        for steps in rounds
+    ]
     for method in rounds[0] if rounds else ():
         for stage in STAGES:
             yield *where, method, f"{stage}_s", float(np.median([one[method][stage] for one in rounds]))
@@ -69,6 +75,22 @@ def step_rows(rounds: Sequence[Mapping[str, Mapping[str, float]]], length: float
         }
         for metric, values in ratios.items():
             yield from ((*where, method, name, value) for name, value in _quartiles(metric, values))
+
+
+def method_rows(rounds: Sequence[Steps], apart: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    """Of every credit method: `step_rows`, and by method {peak, length, continuation_tokens} of a step by itself."""
+    usual, length = apart[GRPO]["peak"], apart[GRPO]["length"]
+    yield from step_rows(rounds, length, METHODS)
+    for method, found in apart.items():
+        metrics = {
+            "step_peak_mib": found["peak"] / MIB,
+            "peak_extra_mib": (found["peak"] - usual) / MIB,
+            "peak_extra_memory_ratio": (found["peak"] - usual) / usual,
+            "continuation_tokens": found["continuation_tokens"],
+        }
+        yield from (
+            (METHODS, EMBEDDED, length, method, name, value) for name, value in metrics.items() if value is not None
+        )
 
 
 def tidy(rows: Iterable[Row]) -> pd.DataFrame:
@@ -85,7 +107,10 @@ def cheapest_faithful(table: pd.DataFrame, candidates: Sequence[str], bound: flo
 
 
 def summary(table: pd.DataFrame, chosen: str | None) -> dict[str, float | None]:
-    """The eight numbers; None where something was not measured. `chosen`: the windowed or budgeted variant that is judged."""
+    """The eight numbers, None where something was not measured, and those of OF_METHODS by method.
+
+    chosen: the windowed or budgeted variant that is judged.
+    """
 
     def one(part: str, method: str | None, metric: str, length: float | None = None) -> float | None:
         rows = table[(table["part"] == part) & (table["method"] == method) & (table["metric"] == metric)]
@@ -95,6 +120,7 @@ def summary(table: pd.DataFrame, chosen: str | None) -> dict[str, float | None]:
 
     short, long = (one(SYNTHETIC, WINDOW, "credit_s_per_completion", length) for length in (256, 1024))
     backward = [value for method in ONE_BACKWARD if (value := one(EMBEDDED, method, SPEARMAN)) is not None]
+    methods = table[(table["part"] == METHODS) & (table["method"] != GRPO) & table["metric"].isin(OF_METHODS)]
     memory = table.loc[(table["metric"] == "memory_ratio") & (table["method"] == EXACT), "value"]
     return {
         "oar_g_step_ratio": one(STEPS, OAR_G, "step_ratio"),
@@ -105,6 +131,10 @@ def summary(table: pd.DataFrame, chosen: str | None) -> dict[str, float | None]:
         "window_growth_256_1024": long / short if short and long else None,
         "best_one_backward_spearman": max(backward, default=None),
         "peak_extra_memory_ratio": float(memory.max()) if len(memory) else None,
+        **{
+            f"{method}_{metric}": float(value)
+            for method, metric, value in methods[["method", "metric", "value"]].to_numpy()
+        },
     }
 
 

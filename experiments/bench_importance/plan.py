@@ -7,7 +7,18 @@ from pathlib import Path
 import torch
 from rich.progress import Progress
 
-from experiments.bench_importance.costs import EMBEDDED, EXACT, GRPO, OAR_G, OAR_GN, PLAIN, STEPS, SYNTHETIC, WINDOW
+from experiments.bench_importance.costs import (
+    EMBEDDED,
+    EXACT,
+    GRPO,
+    METHODS,
+    OAR_G,
+    OAR_GN,
+    PLAIN,
+    STEPS,
+    SYNTHETIC,
+    WINDOW,
+)
 from experiments.bench_importance.update import PlainImportance, Synthetic
 from experiments.shared.cases import Case, KeptCases, SizeConfig, told_size
 from oar.common.errors import ConfigError
@@ -17,7 +28,7 @@ from oar.config.checks import Positive
 from oar.config.composed import composed_run
 from oar.method.importance import ImportanceEstimator
 
-PARTS = (SYNTHETIC, EMBEDDED, STEPS)
+PARTS = (SYNTHETIC, EMBEDDED, STEPS, METHODS)
 NEEDED = (GRPO, OAR_G, OAR_GN, EXACT, WINDOW)
 AUTO = "auto"
 
@@ -39,6 +50,7 @@ class BenchConfig:
     overrides: list[str]
     parts: list[str]
     variants: dict[str, list[str]]
+    methods: dict[str, list[str]]
     faithful: float
     grid: str
     grids: dict[str, GridConfig]
@@ -60,6 +72,10 @@ class BenchConfig:
             raise ConfigError(f"parts names {STEPS} without {EMBEDDED}, which finds the variant to judge: name both.")
         if missing := [name for name in NEEDED if name not in self.variants]:
             raise ConfigError(f"variants must name {', '.join(missing)}, which the eight numbers are made of.")
+        if both := set(self.methods) & set(self.variants):
+            raise ConfigError(
+                f"methods must not name {', '.join(sorted(both))}, which variants names: leave it to one."
+            )
         if PLAIN in self.variants:
             raise ConfigError(f"variants must not name {PLAIN}: it is the naive reference, measured by itself.")
         for key, needed in (("synthetic_methods", {GRPO, EXACT, WINDOW}), ("step_methods", {GRPO})):
@@ -93,6 +109,8 @@ class Bench(KeptCases):
         self.grid = cfg.grids[("gpu" if self.device == "cuda" else "cpu") if cfg.grid == AUTO else cfg.grid]
         self.variants = {name: self._compose(overrides) for name, overrides in cfg.variants.items()}
         self.settings = self.variants[GRPO]
+        asked = cfg.methods if METHODS in cfg.parts else {}
+        self.methods = {GRPO: self.settings} | {name: self._compose(overrides) for name, overrides in asked.items()}
         self.estimators = {name: _build(variant, {}) for name, variant in self.variants.items()}
 
     def _compose(self, overrides: list[str]) -> TrainConfig:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from experiments.bench_importance import __main__ as bench_importance
-from experiments.bench_importance.__main__ import step_of_each
+from experiments.bench_importance.steps import one_apart, step_of_each
 from experiments.bench_importance.update import (
     PlainImportance,
     Synthetic,
@@ -28,11 +28,15 @@ from oar.common.clock import Clock
 from oar.common.errors import OarError
 from oar.config import TrainConfig, validated
 from oar.learner.credit import given_credit
+from oar.learner.distributed import ALONE
 from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.importance import GradientImportance, GradientNormImportance, PerturbationImportance, UniformImportance
 from oar.method.probes import AnswerMeanProbe
+from oar.model.load import load_policy
 from tests.config.test_config import composed
 from tests.experiments.measurements import prepared
+from tests.learner.on_ranks import config as on_ranks_config
+from tests.learner.on_ranks import learner_of, start_model
 from tests.models import MARKER, credit_inputs, random_batch, tiny_model
 from tests.plain_oar_p import naive_oar_p
 
@@ -62,6 +66,7 @@ CASE = Synthetic(
 )
 # Tokens: of 20, less answer, marker and EOS; marker and answer but its last; with the prompt.
 REASONING, TAIL, ROW = 16, 2, 25
+SMALL = ("learner.batch_size=8",)
 
 
 # One update.
@@ -261,6 +266,25 @@ def test_every_method_steps_from_the_same_weights_in_turn() -> None:
     assert steps == [("grpo", 0), ("oar_g", 0), ("oar_p", 0), ("oar_g", 1), ("oar_p", 1), ("grpo", 1)]
     assert [(name, version) for name, version, _ in pushes] == steps
     assert {weights for _, _, weights in pushes} == {start}
+
+
+def test_a_step_by_itself_tells_what_stands_beside_the_policy(tmp_path: Path) -> None:
+    start = start_model(tmp_path)
+    weights = load_policy(start, "float32").state_dict()
+    size = sum(value.nbytes for value in weights.values())
+
+    def apart(name: str) -> dict[str, Any]:
+        cfg = on_ranks_config(*SMALL, f"method={name}")
+        return one_apart(lambda: learner_of(cfg, start, ALONE), weights, "cpu")
+
+    grpo, rlsd, prime, vineppo = (apart(name) for name in ("grpo", "rlsd", "prime", "vineppo"))
+    assert 4 * size < grpo["peak"] < 20 * size  # weights, gradients, two moments; activations of a micro-batch
+    assert grpo == apart("grpo")
+    assert rlsd["peak"] - grpo["peak"] > size  # the starting model, and its forward while the update's graph is there
+    assert prime["peak"] - grpo["peak"] > 4 * size  # the starting model, and another with a gradient and two moments
+    assert {one["length"] for one in (grpo, rlsd, prime, vineppo)} == {grpo["length"]}
+    assert grpo["continuation_tokens"] is None
+    assert vineppo["continuation_tokens"] > 0
 
 
 def test_a_case_is_measured_once_by_the_same_code(tmp_path: Path) -> None:

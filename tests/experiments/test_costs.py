@@ -11,6 +11,7 @@ import pytest
 from experiments.bench_importance.costs import (
     cheapest_faithful,
     embedded_rows,
+    method_rows,
     step_rows,
     summary,
     synthetic_rows,
@@ -27,6 +28,13 @@ EIGHT = {
     "window_growth_256_1024": 5.0,
     "best_one_backward_spearman": 0.9,
     "peak_extra_memory_ratio": 1.2,
+}
+OF_METHODS = {
+    "rlsd_step_ratio": 1.1,
+    "rlsd_peak_extra_memory_ratio": 0.5,
+    "vineppo_step_ratio": 1.5,
+    "vineppo_peak_extra_memory_ratio": 0.0,
+    "vineppo_continuation_tokens": 900.0,
 }
 IMPORTANCE = {
     "grpo": [[1.0] * 5] * 2,
@@ -79,10 +87,20 @@ def table() -> pd.DataFrame:
         {name: {"total": total * slow, "generation": slow, **stages} for name, total in totals.items()}
         for slow in (1.0, 3.0)
     ]
+    methods = {
+        "grpo": {"total": 2.0, "generation": 1.0},
+        "rlsd": {"total": 2.2, "generation": 1.0},
+        "vineppo": {"total": 9.0, "generation": 1.0, "continuations": 6.0},
+    }
+    apart = {
+        name: {"peak": peak * 2**20, "length": 50.0, "continuation_tokens": tokens}
+        for name, peak, tokens in (("grpo", 4, None), ("rlsd", 6, None), ("vineppo", 4, 900))
+    }
+    of_methods = method_rows([{name: {**one, **stages} for name, one in methods.items()}], apart)
     synthetic = [
         row for length, credit in ((256, 0.1), (1024, 0.5)) for row in synthetic_rows(synthetic_case(length, credit))
     ]
-    return tidy([*synthetic, *embedded_rows(embedded), *step_rows(rounds, 50.0)])
+    return tidy([*synthetic, *embedded_rows(embedded), *step_rows(rounds, 50.0), *of_methods])
 
 
 def value(rows: pd.DataFrame, *where: object) -> float:
@@ -108,11 +126,14 @@ def test_statistics_by_hand() -> None:
     assert value(rows, "steps", 50, "oar_p", "step_ratio") == 2.5
     assert value(rows, "steps", 50, "oar_p", "learner_ratio") == 4
     assert value(rows, "steps", 50, "oar_p", "total_s") == 10
+    assert value(rows, "methods", 50, "vineppo", "total_s") == 3, "without the seconds of the continuations"
+    assert value(rows, "methods", 50, "vineppo", "learner_ratio") == 2
+    assert value(rows, "methods", 50, "rlsd", "peak_extra_mib") == 2
 
 
-def test_the_eight_numbers() -> None:
+def test_the_eight_numbers_and_those_of_every_method() -> None:
     rows = table()
-    assert summary(rows, "window8") == pytest.approx(EIGHT)
+    assert summary(rows, "window8") == pytest.approx(EIGHT | OF_METHODS)
     nothing = summary(rows[rows["part"] == "nothing"], None)
     assert nothing == dict.fromkeys(EIGHT)
 
@@ -135,7 +156,7 @@ def test_the_files_show_what_was_missed_and_what_was_left_out(tmp_path: Path) ->
     numbers = write_bench(
         rows, tmp_path, chosen="window8", skipped={"embedded, 1024": {"plain": 77.0}}, run=run, provenance=provenance
     )
-    assert numbers == pytest.approx(EIGHT | {"exact_over_plain_256": None})
+    assert numbers == pytest.approx(EIGHT | OF_METHODS | {"exact_over_plain_256": None})
     made = {f"bench_importance.{kind}" for kind in ("csv", "md", "png")}
     assert {path.name for path in tmp_path.iterdir()} == made | {"provenance.json"}
     assert (tmp_path / "bench_importance.png").read_bytes().startswith(b"\x89PNG")
@@ -149,6 +170,8 @@ def test_the_files_show_what_was_missed_and_what_was_left_out(tmp_path: Path) ->
     assert "| `oar_p_window_spearman` |  | >= 0.9 | -0.05 | missed by 0.95 |" in text
     assert "| `exact_over_plain_256` |  | <= 0.45 |  | not measured |" in text
     assert "embedded 256 to 1024: 5.00x" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| `vineppo` |")]
+    assert line.endswith("| 4.0 | 0.0 | 0.00 | 900 |")
     assert "embedded 256: 12.0 / 10.0" in text
     assert "`plain` about 77 s" in text
     (blank,) = [line for line in text.splitlines() if line.startswith("| `plain` |")]

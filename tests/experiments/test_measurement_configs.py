@@ -8,12 +8,13 @@ from experiments.bench_importance.update import PlainImportance
 from experiments.bench_learner.page import Where
 from experiments.bench_learner.sides import SIDES
 from experiments.signals.__main__ import MEASURES
+from oar.analysis.reports.methods import METHOD, kind
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
 from oar.method.importance import PerturbationImportance, UniformImportance
 from oar.tasks.embedded.base_model import model_key
 from oar.tasks.words.teaching import TeachConfig
-from tests.config.test_config import composed
+from tests.config.test_config import CONF, composed
 from tests.experiments.measurements import config, prepared
 
 REFUSED = {
@@ -67,10 +68,12 @@ REFUSED = {
     ],
     "bench_importance": [
         ("rounds=0", "rounds must be 1 or more"),
-        ("parts=[speed]", "parts must be some of synthetic, embedded, steps"),
+        ("parts=[speed]", "parts must be some of synthetic, embedded, steps, methods"),
         ("parts=[steps]", "steps without embedded"),
         ("~variants.oar_gn", "variants must name oar_gn"),
         ("+variants.plain=['method=oar_p']", "must not name plain"),
+        ("+methods.oar_g=['method=oar_g']", "methods must not name oar_g, which variants names"),
+        ("+methods.new=['method=best']", "cannot be composed with .*method=best"),
         ("step_methods=[oar_p]", "step_methods must be names of variants, grpo among them"),
         ("synthetic_methods=[grpo,oar_p,window8,best]", "synthetic_methods must be names"),
         ("grid=tpu", "grid must be one of auto, cpu, gpu"),
@@ -180,6 +183,17 @@ def test_the_gradients_condition_of_filler_is_another_model_and_leaves_room_for_
     assert (default.model.teach["filler"], filler.model.teach["filler"]) == (0, 12)
     assert filler.rollout.max_new_tokens == filler.model.teach["max_new_tokens"] == 192
     assert filler.rollout.max_model_len > default.rollout.max_model_len
+
+
+def test_the_bench_of_importance_has_a_row_for_every_method() -> None:
+    """But for controls and oracles, of which nobody asks what they cost."""
+    found = prepared("bench_importance")
+    rows = {cfg.method.name for cfg in (*found.variants.values(), *found.methods.values())}
+    methods = {path.stem for path in (CONF / "method").glob("*.yaml")}
+    assert {name for name in methods if kind(name) == METHOD} <= rows
+    assert {"sinkhorn", "chamfer"} == {
+        found.methods[name].method.estimator["distance"] for name in ("shear", "shear_chamfer")
+    }
 
 
 @pytest.mark.usefixtures("on_cpu")

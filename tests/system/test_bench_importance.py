@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from oar.rollout.server.engine import VllmEngine
-from tests.experiments.test_costs import EIGHT
+from tests.experiments.test_costs import EIGHT, OF_METHODS
 from tests.programs import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.system]
@@ -20,6 +20,8 @@ def options(folder: Path, url: str) -> list[str]:
         *(
             "synthetic_methods=[grpo,oar_p,window8]",
             "step_methods=[grpo,oar_g,oar_p]",
+            "~methods",
+            "+methods={rlsd:[method=rlsd],vineppo:[method=vineppo,method.continuations.samples=2]}",
             "step_warmup=1",
             "step_rounds=2",
         ),
@@ -31,7 +33,10 @@ def test_all_parts_and_a_second_call(base_engine: VllmEngine, tmp_path: Path) ->
     code, output = run("bench_importance", *options(tmp_path, base_engine.url))
     assert code == 0, output
     numbers = json.loads(output.splitlines()[-1])
-    assert set(numbers) == set(EIGHT)
+    assert set(numbers) == set(EIGHT | OF_METHODS)
+    assert numbers["rlsd_step_ratio"] > 1
+    assert numbers["rlsd_peak_extra_memory_ratio"] > 0
+    assert numbers["vineppo_continuation_tokens"] > 1000
     assert {key for key, value in numbers.items() if value is None} == {
         "exact_over_plain_256",
         "window_growth_256_1024",
@@ -44,7 +49,7 @@ def test_all_parts_and_a_second_call(base_engine: VllmEngine, tmp_path: Path) ->
     ]
 
     table = pd.read_csv(tmp_path / "bench_importance.csv")
-    assert set(table["part"]) == {"synthetic", "embedded", "steps"}
+    assert set(table["part"]) == {"synthetic", "embedded", "steps", "methods"}
     exact = table[(table["part"] == "embedded") & (table["method"] == "oar_p")].set_index("metric")["value"]
     assert exact["spearman"] == pytest.approx(1)
     # The cheapest faithful variant took the steps too, whatever step_methods says.
