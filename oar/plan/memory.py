@@ -4,14 +4,21 @@ from dataclasses import dataclass
 
 from oar.config import TrainConfig
 from oar.learner.credit import Method
+from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, TeacherDivergence, TopDivergence
 from oar.method.forward.projection import GPU_BLOCK, KEPT
 from oar.method.importance import (
+    ActionWeights,
     CounterfactualDrop,
     CreditSignal,
+    ExactAdvantages,
+    ExactWeights,
     GradientDrop,
     GradientImportance,
+    GrailWeights,
+    ImplicitRewardAdvantages,
     InvertedImportance,
     PerturbationImportance,
+    SelfDistilledWeights,
     ShuffledImportance,
     SignedAdvantages,
     SignMatchedImportance,
@@ -20,8 +27,6 @@ from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
 from oar.plan.work import Lengths, recomputed
 
-# Made from another signal, at its price.
-_OF_ANOTHER = ShuffledImportance | InvertedImportance | SignMatchedImportance | SignedAdvantages | CounterfactualDrop
 GIB = 2**30
 FLOAT32 = 4
 NUMBER_BYTES = {"float32": FLOAT32, "bfloat16": 2}
@@ -81,7 +86,10 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
     learner["activations"] = _activations(model, size, tokens, cfg.learner.activation_checkpointing)
     # Of logits (oar/method/forward/projection.py): a block as computed and twice in float32, and those that stay.
     learner["logits"] = (size + 2 * FLOAT32) * min(logits, GPU_BLOCK) + FLOAT32 * min(logits, KEPT)
-    learner["credit_signal"] = _signal(cfg, model, assume, estimator)
+    # One after the other, both while the graph of the update is there.
+    learner["credit_signal"] = max(
+        _signal(cfg, model, assume, estimator), _auxiliary(cfg, model, assume, method.auxiliary)
+    )
     learner["overhead"] = overhead
     weights, cache = NUMBER_BYTES[cfg.model.dtype] * n, cfg.rollout.kv_cache_gib * GIB
     engine = {"weights": weights, "kv_cache": cache, "overhead": overhead}
@@ -96,39 +104,94 @@ def _activations(model: Architecture, size: int, tokens: int, checkpointing: boo
     block = model.layer_activation_bytes(size)
     if not checkpointing:
         return tokens * model.layers * block
-    return tokens * (block + model.layers * (model.hidden * size + model.recorded_bytes(size)))
+    return _without_graph(model, size, tokens) + tokens * model.layers * model.hidden * size
+
+
+def _without_graph(model: Architecture, size: int, tokens: int) -> int:
+    """Bytes of a forward of `tokens` positions that nothing is saved for: one block in full, and what is recorded of all.
+
+    Its logits come one block at a time, when the update has none.
+    """
+    return tokens * (model.layer_activation_bytes(size) + model.layers * model.recorded_bytes(size))
 
 
 def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: CreditSignal) -> float:
     """Bytes a credit signal holds at most beside the update's own forward.
 
-    Counterfactuals and OAR-G go through as many completions at a time as have `max_tokens_per_forward`, or through one, and
-    hold a padded copy of their clean keys and values: counterfactuals beside the logits of one forward, OAR-G beside the
-    graph of what runs again. Each block of that copies the keys and saves its activations; with checkpointing one block
-    does at a time, and all save their input. In half precision two such forwards run side by side in float32
-    (oar/method/importance/in_pairs.py).
+    One that scores all completions before the update holds less than it; forwards of a teacher and the like come while the
+    update's graph is there.
     """
-    if isinstance(estimator, _OF_ANOTHER):
-        return _signal(cfg, model, assume, estimator.of)
-    if isinstance(estimator, GradientDrop):  # the right answer has a forward of its own, with its graph
-        size, tokens = NUMBER_BYTES[cfg.learner.compute_dtype], estimator.max_tokens_per_forward
-        return _activations(model, size, tokens, cfg.learner.activation_checkpointing)
-    if not isinstance(estimator, GradientImportance | PerturbationImportance):
-        return 0.0
-    size, longest = NUMBER_BYTES[cfg.learner.compute_dtype], cfg.rollout.max_new_tokens
-    most = estimator.max_tokens_per_forward
-    shown = min(largest_micro_batch(cfg, assume), max(most, assume.longest_prompt + longest))
-    if isinstance(estimator, GradientImportance):
-        again, keys = min(shown, max(most, longest)), shown * model.kv_bytes(FLOAT32)
-        block = keys / model.layers + again * model.layer_activation_bytes(FLOAT32)
-        if cfg.learner.activation_checkpointing:
-            graph = block + model.layers * again * model.hidden * FLOAT32
-        else:
-            graph = model.layers * block
-        return keys + graph * (1 if size == FLOAT32 else 2)
+    size, checkpointing = NUMBER_BYTES[cfg.learner.compute_dtype], cfg.learner.activation_checkpointing
+    match estimator:
+        case (
+            ShuffledImportance(of=of)
+            | InvertedImportance(of=of)
+            | SignMatchedImportance(of=of)
+            | SignedAdvantages(of=of)
+            | CounterfactualDrop(of=of)
+            | ActionWeights(of=of)
+        ):
+            return _signal(cfg, model, assume, of)
+        case GradientDrop(max_tokens_per_forward=most):  # the right answer has a forward of its own, with its graph
+            return _activations(model, size, _at_once(cfg, assume, most), checkpointing)
+        case GrailWeights(
+            leaf="first" | "middle" | "last", max_tokens_per_forward=most
+        ):  # likewise, unless scored before
+            own = cfg.learner.updates_per_rollout == 1
+            return own * _activations(model, size, _at_once(cfg, assume, most), checkpointing)
+        case SelfDistilledWeights(max_tokens_per_forward=most):
+            return _without_graph(model, size, _at_once(cfg, assume, most))
+        case ExactWeights() | ExactAdvantages() | ImplicitRewardAdvantages():  # a whole micro-batch at a time
+            return _without_graph(model, size, largest_micro_batch(cfg, assume))
+        case GradientImportance(max_tokens_per_forward=most):
+            return _noisy_gradient(cfg, model, assume, most)
+        case PerturbationImportance():
+            return _counterfactuals(cfg, model, assume, estimator)
+    return 0.0
+
+
+def _auxiliary(cfg: TrainConfig, model: Architecture, assume: Assumptions, auxiliary: AuxiliaryLoss | None) -> float:
+    """Bytes a loss beside the policy's holds at most: a forward without a graph, of teacher, starting model or prefixes."""
+    size = NUMBER_BYTES[cfg.learner.compute_dtype]
+    match auxiliary:
+        case TeacherDivergence(needs_reference=True):  # a whole micro-batch at a time
+            return _without_graph(model, size, largest_micro_batch(cfg, assume))
+        case (
+            TeacherDivergence(max_tokens_per_forward=most)
+            | TopDivergence(max_tokens_per_forward=most)
+            | CertifiedCloning(gate="mig_positive", max_tokens_per_forward=most)
+        ):
+            return _without_graph(model, size, _at_once(cfg, assume, most))
+    return 0.0
+
+
+def _at_once(cfg: TrainConfig, assume: Assumptions, most: int) -> int:
+    """Tokens of a forward over completions of a micro-batch that is bound to `most`, but holds one completion at least."""
+    return min(largest_micro_batch(cfg, assume), max(most, assume.longest_prompt + cfg.rollout.max_new_tokens))
+
+
+def _noisy_gradient(cfg: TrainConfig, model: Architecture, assume: Assumptions, most: int) -> float:
+    """Of OAR-G: a padded copy of the clean keys and values beside the graph of what runs again.
+
+    Each block of that copies the keys and saves its activations; with checkpointing one block does at a time, and all save
+    their input. In half precision two such forwards run side by side in float32 (oar/method/importance/in_pairs.py).
+    """
+    shown = _at_once(cfg, assume, most)
+    again, keys = min(shown, max(most, cfg.rollout.max_new_tokens)), shown * model.kv_bytes(FLOAT32)
+    block = keys / model.layers + again * model.layer_activation_bytes(FLOAT32)
+    inputs = again * model.hidden * FLOAT32
+    graph = block + model.layers * inputs if cfg.learner.activation_checkpointing else model.layers * block
+    return keys + graph * (1 if NUMBER_BYTES[cfg.learner.compute_dtype] == FLOAT32 else 2)
+
+
+def _counterfactuals(
+    cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: PerturbationImportance
+) -> float:
+    """Of OAR-P: a padded copy of the clean keys and values beside the logits of one forward."""
+    size, most = NUMBER_BYTES[cfg.learner.compute_dtype], estimator.max_tokens_per_forward
     marker, answer = assume.marker_tokens, assume.answer_tokens
-    lengths = Lengths(assume.longest_prompt, longest - marker - answer - 1, marker, answer)
+    lengths = Lengths(assume.longest_prompt, cfg.rollout.max_new_tokens - marker - answer - 1, marker, answer)
     together = max(1.0, most / recomputed(estimator, lengths))
     # Logits as computed and in float32, and four more of the size of one distribution for the divergence.
     logits = together * model.vocabulary * (answer * (size + FLOAT32) + 4 * FLOAT32)
-    return shown * model.kv_bytes(size) + logits
+    return _at_once(cfg, assume, most) * model.kv_bytes(size) + logits

@@ -154,12 +154,9 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
         case SelfDistilledWeights(context=context):
             return taught(lengths, context)
         case ImplicitRewardAdvantages():  # scores by two models, then one of them learns beside the other
-            tokens, read = lengths.prompt + _completion(lengths), _completion(lengths)
-            return forward(tokens, read) * 6 + Work(read=read)
-        case InformationAdvantages():  # the right answer behind each prefix
-            steps = -(-lengths.reasoning // STEP_TOKENS)
-            prefixes = (min(step * STEP_TOKENS, lengths.reasoning) for step in range(steps + 1))
-            return sum((forward(lengths.prompt + one + lengths.tail, lengths.answer) for one in prefixes), Work())
+            return scored_first + whole * 6 + Work(read=whole.read)
+        case InformationAdvantages():
+            return scored_first + _prefixes(lengths)
         case ExactWeights() | ExactAdvantages():  # one more forward, which scores the right tokens
             return forward(lengths.shown, lengths.reasoning + lengths.tail)
         case GradientNormImportance():
@@ -198,29 +195,35 @@ def auxiliary_work(auxiliary: AuxiliaryLoss | None, lengths: Lengths, learner: L
     Of a divergence: the teacher's forward, and five products with a head beside it (the student's logits, both once more in the
     backward pass, and their gradients to states and head).
     """
-    completion = _completion(lengths)
+    whole = forward(lengths.prompt + lengths.completion, lengths.completion)
     match auxiliary:
         case TeacherDivergence(context=context, needs_reference=needs_reference):
-            reference = forward(lengths.prompt + completion, completion) if needs_reference else Work()
-            return taught(lengths, context) + Work(read=5 * completion) + reference
+            reference = whole if needs_reference else Work()
+            return taught(lengths, context) + Work(read=5 * whole.read) + reference
         case TopDivergence(context=context):
-            return taught(lengths, context) + Work(read=5 * completion)
+            return taught(lengths, context) + Work(read=5 * whole.read)
         case KlByClass():
-            return forward(lengths.prompt + completion, completion)
+            return whole
         case CertifiedCloning(gate="mig_positive"):
-            return importance_work(InformationAdvantages(), lengths, learner)
+            return _prefixes(lengths)
     return Work()
 
 
 def taught(lengths: Lengths, context: str) -> Work:
-    """A teacher's forward of a completion behind its privileged prompt; a solution is taken for as long as the reasoning."""
-    completion = _completion(lengths)
-    shown = lengths.reasoning if context in ("solution", "peer") else 0
-    return forward(lengths.prompt + shown + completion, completion)
+    """A teacher's forward of a completion behind its privileged prompt.
+
+    A solution is taken for as long as the reasoning, and what stands beside it (a sentence, without a template the question once
+    more) for as long as the prompt.
+    """
+    shown = lengths.prompt + lengths.reasoning if context in ("solution", "peer") else 0
+    return forward(lengths.prompt + shown + lengths.completion, lengths.completion)
 
 
-def _completion(lengths: Lengths) -> int:
-    return lengths.reasoning + lengths.marker + lengths.answer + 1  # EOS
+def _prefixes(lengths: Lengths) -> Work:
+    """The right answer behind each prefix of whole steps, the empty one included."""
+    steps = -(-lengths.reasoning // STEP_TOKENS)
+    ends = (min(step * STEP_TOKENS, lengths.reasoning) for step in range(steps + 1))
+    return sum((forward(lengths.prompt + end + lengths.tail, lengths.answer) for end in ends), Work())
 
 
 def is_known(estimator: CreditSignal) -> bool:

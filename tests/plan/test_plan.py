@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from experiments.bench_importance.steps import one_apart
 from experiments.shared.peak_memory import peak_memory
 from oar.common.errors import ConfigError
 from oar.config import LoraConfig, build
+from oar.learner.distributed import ALONE
 from oar.learner.sharding import recomputed_layers
 from oar.method.importance import (
     GradientImportance,
@@ -18,6 +20,8 @@ from oar.method.importance import (
 from oar.method.probes import AnswerMeanProbe
 from oar.plan import memory_of, plan_run
 from oar.plan.memory import GIB
+from oar.tasks.words import build_tokenizer
+from tests.learner.on_ranks import learner_of
 from tests.models import credit_inputs, random_batch
 from tests.plan.plans import GRPO, SMALL, composed, planned, random_model
 
@@ -93,7 +97,9 @@ def test_a_line_of_the_plan_has_its_own_methods_teacher():
     estimators = {name: build("it", one.estimator) for name, one in methods.items()}
     table = plan_run(cfg, SMALL, assume, estimators, {}, methods).methods
     longer = table["sdpo"]["device_gib"] - table["grpo"]["device_gib"]
-    assert longer == pytest.approx(4 * SMALL.parameters / 2**30)
+    # The teacher, and its forward: a block of a micro-batch, and queries, keys and values of both.
+    its_forward = 2048 * (SMALL.layer_activation_bytes(4) + 2 * SMALL.recorded_bytes(4))
+    assert longer == pytest.approx((4 * SMALL.parameters + its_forward) / 2**30)
     assert table["sdpo"]["importance"] > table["grpo"]["importance"] == 0
     assert table["sdpo"]["update"] > table["grpo"]["update"]  # all completions are in it
 
@@ -122,6 +128,33 @@ def test_memory_of_signals_by_hand():
     # four numbers more for each of 96 words, all float32.
     window = PerturbationImportance(window=0, max_tokens_per_forward=75)
     assert held(window) == held(InvertedImportance(window)) == longest * keys + 25 * 96 * (2 * 8 + 16)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        *(["method=rlsd"], ["method=serl", "method.estimator.of.context=answer"]),
+        *(["method=sdpg"], ["method=sdpo"], ["method=prime"], ["method=crpo"], ["method=oar_s_gradient"]),
+        ["method=grail", "method.estimator.leaf=first", "method.estimator.rollout_symmetry=both"],
+    ],
+    ids=" ".join,
+)
+def test_a_step_holds_what_the_plan_says(overrides, tmp_path):
+    """Of a whole training step, models and optimizer included, what it holds beyond GRPO's; micro-batches fill unequally."""
+    sizes = replace(SMALL, hidden=128, intermediate=320, vocabulary=len(build_tokenizer()))
+    weights = random_model(sizes)
+    weights.save_pretrained(tmp_path)
+    build_tokenizer().save_pretrained(tmp_path)
+
+    def peaks(*own):
+        sizes_of = ["learner.batch_size=24", "learner.num_generations=4", "learner.micro_batch_tokens=400"]
+        cfg, assume, _ = composed(*sizes_of, "sync.max_logprob_diff=100", "probe=as_mean", *own)
+        found = one_apart(lambda: learner_of(cfg, tmp_path, ALONE), weights.state_dict(), "cpu")
+        estimator = build("it", cfg.method.estimator)
+        return found["peak"], sum(memory_of(cfg, sizes, assume, estimator).learner.values())
+
+    (measured, foretold), (usual, planned_usual) = peaks(*overrides), peaks("method=grpo")
+    assert 0.5 < (foretold - planned_usual) / (measured - usual) < 1.6
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

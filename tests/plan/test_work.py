@@ -1,6 +1,7 @@
 """Parameters, bytes and operations: against torch and transformers, against what the code does, against hand-computed numbers."""
 
 import csv
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 
@@ -9,7 +10,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
+from experiments.shared.counted_tokens import counted_tokens
 from oar.config import build
+from oar.learner.distributed import ALONE
 from oar.method.auxiliary import CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.forward.logprobs import run_forward
 from oar.method.forward.packing import Packing
@@ -31,15 +34,18 @@ from oar.method.importance import (
     ShearWeights,
     ShuffledImportance,
     TokenBaseline,
+    gives,
 )
 from oar.method.importance import gradient as gradient_module
 from oar.method.importance import perturbation as perturbation_module
 from oar.method.probes import AnswerMeanProbe
 from oar.plan import Architecture, Work, importance_work, plan_run
 from oar.plan.work import Lengths, auxiliary_work, forward, is_known, recomputed, to_inputs, update_work
+from tests.learner.on_ranks import learner_of, start_model
 from tests.models import credit_inputs, random_batch, tiny_model
 from tests.plan.plans import GRPO, ROOT, SMALL, composed, random_model
 
+STEP = ["learner.batch_size=24", "learner.num_generations=4", "sync.max_logprob_diff=100", "probe=as_mean"]
 LENGTHS = Lengths(5, 10, 2, 3)  # a tail of 4 positions, 19 are shown
 
 
@@ -192,9 +198,11 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
         (PerturbationImportance(budget=4), {}, Work(19 + 38, 380 + 38 * 19, 3 + 12)),
         (GradientNormImportance(), {}, Work(19, 2 * 190, 3)),
         (SelfDistilledWeights(context="answer"), {}, forward(5 + 16, 16)),  # reasoning, marker, answer and EOS
-        (ActionWeights(SelfDistilledWeights()), {}, forward(5 + 10 + 16, 16)),
-        (ImplicitRewardAdvantages(ImplicitReward()), {}, forward(21, 16) * 6 + Work(read=16)),
-        (InformationAdvantages(), {}, forward(5 + 4, 3) + forward(5 + 10 + 4, 3)),  # one step: 0 and 10 tokens
+        (ActionWeights(SelfDistilledWeights()), {}, forward(5 + 5 + 10 + 16, 16)),  # and the question once more
+        (ImplicitRewardAdvantages(ImplicitReward()), {}, forward(21, 16) * 7 + Work(read=16)),
+        # One step: 0 and 10 tokens; all are scored before.
+        (InformationAdvantages(), {}, forward(5 + 4, 3) + forward(5 + 10 + 4, 3) + forward(21, 16)),
+        (InformationAdvantages(), {"updates": 2}, forward(5 + 4, 3) + forward(5 + 10 + 4, 3)),
         (GradientNormImportance(), {"checkpointing": True}, Work(38, 3 * 190, 3)),
         (GradientImportance(), {}, Work(28, 3 * PAIRS, 6)),
         (GradientImportance(), {"checkpointing": True}, Work(42, 4 * PAIRS, 6)),
@@ -226,12 +234,53 @@ def test_work_of_losses_by_hand():
         (None, Work()),
         (TeacherDivergence(), by_teacher + start),
         (TeacherDivergence(reference=0.0), by_teacher),
-        (TopDivergence(), forward(5 + 10 + 16, 16) + Work(read=5 * 16)),
+        (TopDivergence(), forward(5 + 5 + 10 + 16, 16) + Work(read=5 * 16)),
         (KlByClass(), start),
         (CertifiedCloning(), Work()),
-        (CertifiedCloning(gate="mig_positive"), work(InformationAdvantages())),
+        (CertifiedCloning(gate="mig_positive"), work(InformationAdvantages(), updates=2)),
     ):
         assert auxiliary_work(loss, LENGTHS, default_learner()) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "bounds"),
+    [
+        *((name, (0.9, 1.1)) for name in ("oar_gn", "oar_p_routes", "oar_s_routes", "grail", "entropy_mask", "shear")),
+        *((name, (0.9, 1.1)) for name in ("token_baseline", "grpo_lambda", "spo", "rlsd", "sdpg", "prime", "crpo")),
+        ("oar_g", (0.75, 1.0)),  # what is run again is padded to the longest
+        ("serl", (1.0, 2.0)),  # wrong completions alone have feedback
+        ("sdpo", (1.0, 2.0)),  # one without a right peer is shown none
+        ("mig", (0.6, 1.0)),  # a sentence of word problems is shorter than the step that is assumed
+    ],
+)
+def test_tokens_of_a_step_are_those_the_plan_says(method, bounds, tmp_path):
+    """Through every model of a learner, backwards to the embeddings included; beyond those of the update."""
+    cfg, _, _ = composed(*STEP, f"method={method}")
+    learner = learner_of(cfg, start_model(tmp_path), ALONE)
+    beside = learner.beside
+    learned = None if beside.reward_model is None else beside.reward_model.model
+    models = {id(one): one for one in (learner.model, beside.reference, beside.teacher, learned) if one is not None}
+    with ExitStack() as stack:
+        counts = {key: stack.enter_context(counted_tokens(one)) for key, one in models.items()}
+        report = learner.training_step()
+    batch, advantages, built = report.graded.batch, report.advantages, learner.method
+    marker, answer = batch.marker_mask.sum(dim=1), batch.answer_mask.sum(dim=1)
+    # Without an answer all is reasoning.
+    reasoning = torch.where(batch.has_answer, batch.reasoning_mask.sum(dim=1), batch.completion_lengths - 1)
+    lengths = batch.prompt_lengths, reasoning, marker, answer
+    learning = (advantages != 0) | built.all_contribute
+    credited = learning & (batch.has_answer | (gives(built.signal) != "importance"))
+    tokens = batch.prompt_lengths + batch.completion_lengths
+    foretold = 0.0
+    for row in credited.nonzero()[:, 0].tolist():
+        own = Lengths(*(int(count[row]) for count in lengths))
+        foretold += importance_work(built.signal, own, cfg.learner).tokens
+        foretold += auxiliary_work(built.auxiliary, own, cfg.learner).tokens
+    update = int(tokens.sum() + tokens[learning].sum())
+    of_weights = counts[id(learned)].backward if learned is not None else 0  # which cost a backward once more
+    measured = sum(count.forward + count.backward for count in counts.values()) + of_weights - update
+    assert bounds[0] * measured <= foretold <= bounds[1] * measured
+    assert (measured > 0) == (method != "grpo_lambda")
 
 
 def test_a_window_beyond_the_reasoning_is_no_window():
