@@ -1,8 +1,9 @@
 """Rollouts without an engine: a copy of the learner's own model draws them, in this process, and weights reach it by a copy.
 
 A random model never answers, so each completion's end is put behind what was drawn: `#### answer`, right for every other one.
-Logprobs are the copy's own of every token, so the learner's parity check holds sampler against learner as in a run. Whoever
-asks the same again gets the same completions, so that two learners have one draw.
+Nor does it write sheets: these are written in the right form, with digits that are right throughout or drawn. Logprobs are the
+copy's own of every token, so the learner's parity check holds sampler against learner as in a run. Whoever asks the same again
+gets the same completions, so that two learners have one draw.
 """
 
 from collections.abc import Sequence
@@ -17,15 +18,18 @@ from oar.config.evaluation import Sampling
 from oar.model.parameters import Gather, full_weights
 from oar.rollout.client.vllm import UNKNOWN_VERSION, Engine, EngineClient, ModelInfo
 from oar.rollout.types import Rollout
-from oar.tasks.data.sources import ProblemSource
+from oar.tasks.data.sources import ProblemSource, SheetsSource
 from oar.tasks.problem import Problem
+from oar.tasks.sheets.generator import SHEETS, SheetProblem, demonstration
+from oar.tasks.sheets.tokenizer import build_tokenizer as sheets_tokenizer
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 
 
 def task_of(cfg: TrainConfig) -> Task:
-    """The embedded task."""
-    return Task.named(build_tokenizer(), cfg.model.marker, cfg.template)
+    """The embedded task of the configuration's problems."""
+    tokenizer = sheets_tokenizer() if cfg.data.name == SHEETS else build_tokenizer()
+    return Task.named(tokenizer, cfg.model.marker, cfg.template)
 
 
 class OwnSampling(Engine):
@@ -98,9 +102,14 @@ class OwnSampling(Engine):
     ) -> list[Rollout]:
         drawn, tokenizer, rollouts = self._drawn(prompt, sampling, rng), self.task.tokenizer, []
         for number in range(sampling.n):
+            right = all_right or number % 2 == 0
             completion, reason = drawn[number][: rng.randint(*self.reasoning)], "length"
+            answer = problem.answer if right else f"{int(problem.answer) + 1}"
+            if isinstance(self.source, SheetsSource):
+                sheet = SheetProblem(problem, self.source.sheet, tuple(problem.question.split()))
+                said, _, answer = demonstration(sheet, float(right), 0, rng).partition(f" {self.task.marker} ")
+                completion = tokenizer.encode(said, add_special_tokens=False)
             if all_right or number < sampling.n - 1:
-                answer = problem.answer if all_right or number % 2 == 0 else f"{int(problem.answer) + 1}"
                 ending = tokenizer.encode(f"{self.task.marker} {answer}", add_special_tokens=False)
                 completion, reason = [*completion, *ending, int(tokenizer.eos_token_id)], "stop"
             logprobs = self._logprobs(prompt, completion, sampling.temperature)

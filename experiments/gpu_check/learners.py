@@ -20,9 +20,11 @@ from oar.learner.step import Learner
 from oar.learner.update import LossBatch
 from oar.model.lora import add_adapter
 from oar.plan import Architecture
+from oar.tasks.sheets.tokenizer import build_tokenizer as sheets_tokenizer
 from oar.tasks.words import build_tokenizer
 
-TINY = Architecture(2, 64, 4, 2, 96, vocabulary=len(build_tokenizer()), tied=False, context=1024)
+WORDS = max(len(build_tokenizer()), len(sheets_tokenizer()))  # for both embedded tasks
+TINY = Architecture(2, 64, 4, 2, 96, vocabulary=WORDS, tied=False, context=1024)
 STAGES = ("scoring", "update", "importance")  # of a step, as oar/learner/step.py has them
 
 

@@ -17,8 +17,8 @@ from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions
 
 CONF = ROOT / "conf"
+METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 OF_SHEETS = ("oracle_sign_matched", "oracle_signed", "oracle_unsigned")  # word problems do not know exact token values
-METHODS = sorted({path.stem for path in (CONF / "method").glob("*.yaml")} - {*OF_SHEETS})
 ADAPTER = LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"])
 CHOICES = {
     "method": "grpo",

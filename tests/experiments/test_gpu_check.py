@@ -190,9 +190,10 @@ def test_settings_are_what_hydra_composes(profile: str, method: str) -> None:
 
 
 def test_a_part_mixes_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own code on a pretended GPU, from the draw to the comparison."""
-    chosen = [one for one in methods.variants() if one.name in ("oar_p", "oar_g, noise of conf/")]
-    assert len(chosen) == 2
+    """Its own code on a pretended GPU, from the draw to the comparison; of word problems and of sheets."""
+    names = ("oar_p", "oar_g, noise of conf/", "oracle_signed", "oracle_unsigned")
+    chosen = [one for one in methods.variants() if one.name in names]
+    assert len(chosen) == 4
     monkeypatch.setattr(methods, "variants", lambda: chosen)
     monkeypatch.setattr(methods, "DEVICE", torch.device("cuda"))
     with pretended_gpu():
@@ -220,9 +221,4 @@ def test_every_choice_of_conf_is_compared_with_the_cpu() -> None:
         for path in (ROOT / "conf" / group).glob("*.yaml"):
             # All variants have these; a warm-up is one probe, then the other.
             default = path.stem in ("warmup", "pad", "bilevel", "as_mean")
-            of_sheets = path.stem in (
-                "oracle_signed",
-                "oracle_sign_matched",
-                "oracle_unsigned",
-            )  # words lack their marks
-            assert default or of_sheets or path.stem in compared, path
+            assert default or path.stem in compared, path

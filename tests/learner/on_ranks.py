@@ -29,7 +29,9 @@ from oar.learner.step import Learner
 from oar.model.parameters import Gather, full_weights
 from oar.rollout.client.parallel import begun
 from oar.rollout.types import Rollout
+from oar.tasks.data.sources import SheetsSource
 from oar.tasks.problem import Problem
+from oar.tasks.sheets.generator import SheetProblem, demonstration
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 from tests.config.test_config import composed
@@ -119,6 +121,8 @@ class WrittenCompletions:
         problems = self.source.problems(self.cfg.seed, expected_version, len(prompts))
         rng = Random(seed)
         groups = [[self.text(problem, rng) for _ in range(sampling.n)] for problem in problems]
+        if isinstance(self.source, SheetsSource):
+            groups = [[self.sheet(problem, rng) for _ in range(sampling.n)] for problem in problems]
         groups[0] = groups[0][:1] * sampling.n  # a group without advantage
         return [[self.rollout(prompt, text) for text in group] for prompt, group in zip(prompts, groups, strict=True)]
 
@@ -129,6 +133,9 @@ class WrittenCompletions:
         answer = problem.answer if rng.random() < 0.5 else str(rng.randrange(100))
         ending = "" if rng.random() < 0.1 else f" #### {answer}"
         return f"We start with {start} . {'So ' * rng.randrange(4)}{equations}{ending}"
+
+    def sheet(self, problem: Problem, rng: Random) -> str:
+        return demonstration(SheetProblem(problem, self.source.sheet, tuple(problem.question.split())), 0.5, 0, rng)
 
     def rollout(self, prompt: Sequence[int], text: str) -> Rollout:
         ids = self.task.tokenizer.encode(text, add_special_tokens=False)
@@ -165,10 +172,11 @@ class Received:
         self.version, self.weights = version, weights
 
 
-def start_model(folder: Path) -> Path:
-    model = tiny_model(vocab=len(build_tokenizer()))
-    model.save_pretrained(folder / "start")
-    build_tokenizer().save_pretrained(folder / "start")
+def start_model(folder: Path, words: Any = None) -> Path:
+    """A random model and its tokenizer, `words`, of word problems where there is none."""
+    words = words or build_tokenizer()
+    tiny_model(vocab=len(words)).save_pretrained(folder / "start")
+    words.save_pretrained(folder / "start")
     return folder / "start"
 
 

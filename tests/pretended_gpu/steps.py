@@ -4,10 +4,11 @@ from pathlib import Path
 
 import torch
 
-from experiments.gpu_check.settings import METHODS, read
+from experiments.gpu_check.settings import METHODS, OF_SHEETS, read
 from oar.learner.distributed import ALONE
+from oar.tasks.sheets.tokenizer import build_tokenizer as sheets_tokenizer
 from tests.config.test_config import CONF
-from tests.learner.on_ranks import config, learner_of
+from tests.learner.on_ranks import config, learner_of, start_model
 from tests.pretended_gpu.modes import PretendedGpu, pretended_gpu
 
 
@@ -16,7 +17,7 @@ def choices(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-__all__ = ["METHODS", "SMALL", "choices", "in_many_forwards", "trained"]
+__all__ = ["METHODS", "OF_SHEETS", "SMALL", "choices", "in_many_forwards", "starts", "trained"]
 
 
 def in_many_forwards(method: str) -> list[str]:
@@ -24,10 +25,16 @@ def in_many_forwards(method: str) -> list[str]:
     estimator = read("method", method)["estimator"]
     bounded = {"": estimator, "of.": estimator.get("of", {})}
     changed = [of for of, one in bounded.items() if "max_tokens_per_forward" in one]
-    return [f"method={method}", *(f"method.estimator.{of}max_tokens_per_forward=256" for of in changed)]
+    data = ["data=sheets"] if method in OF_SHEETS else []
+    return [f"method={method}", *data, *(f"method.estimator.{of}max_tokens_per_forward=256" for of in changed)]
 
 
 SMALL = ["learner.batch_size=12", "learner.steps=2"]
+
+
+def starts(folder: Path) -> dict[bool, Path]:
+    """Folders of the models to start from, by whether they know the words of sheets."""
+    return {True: start_model(folder / "sheets", sheets_tokenizer()), False: start_model(folder)}
 
 
 def trained(start: Path, *overrides: str) -> PretendedGpu:

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.learner.on_ranks import start_model
 from tests.pretended_gpu.modes import ROOT, PretendedGpu
-from tests.pretended_gpu.steps import METHODS, SMALL, in_many_forwards, trained
+from tests.pretended_gpu.steps import METHODS, OF_SHEETS, SMALL, in_many_forwards, starts, trained
 
 PAGE = ROOT / "docs" / "SYNC_POINTS.md"
 SHOWN = 4  # functions of a method that wait most
@@ -50,9 +49,9 @@ def committed() -> dict[str, tuple[int, int]]:
 def rows() -> Iterator[str]:
     """The page's table."""
     with TemporaryDirectory() as folder:
-        start = start_model(Path(folder))
+        by_words = starts(Path(folder))
         for method in METHODS:
-            yield row(method, trained(start, *in_many_forwards(method)))
+            yield row(method, trained(by_words[method in OF_SHEETS], *in_many_forwards(method)))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from oar.learner.distributed import ALONE
-from tests.learner.on_ranks import config, learner_of, start_model
+from tests.learner.on_ranks import config, learner_of
 from tests.pretended_gpu import pretended_gpu
-from tests.pretended_gpu.steps import METHODS, SMALL, choices, in_many_forwards, trained
+from tests.pretended_gpu.steps import METHODS, OF_SHEETS, SMALL, choices, in_many_forwards, starts, trained
 from tests.pretended_gpu.sync_points import COMMAND, committed
 
 OPTIONS = {
@@ -39,21 +39,28 @@ KINDS = (
     "vineppo",
     "rlsd",
     "sdpo",
+    "oracle_signed",
 )
 GROUPS = ("counterfactual", "probe", "gating")
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model(tmp_path_factory.mktemp("pretended"))
+def by_words(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    return starts(tmp_path_factory.mktemp("pretended"))
+
+
+@pytest.fixture
+def start(by_words: dict[bool, Path]) -> Path:
+    return by_words[False]
 
 
 @pytest.mark.parametrize(
     "method", [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
 )
-def test_methods(method: str, start: Path) -> None:
+def test_methods(method: str, by_words: dict[bool, Path]) -> None:
     """And the CPU waits no more often than docs/SYNC_POINTS.md says."""
-    found, (waits, uploads) = trained(start, *in_many_forwards(method)), committed()[method]
+    found = trained(by_words[method in OF_SHEETS], *in_many_forwards(method))
+    waits, uploads = committed()[method]
     again = f"if that must be, run {COMMAND}; the lines: {found.waits.most_common()}"
     assert found.waits.total() <= waits, again
     assert found.uploads.total() <= uploads, again

@@ -12,7 +12,7 @@ from experiments.gpu_check.device import DEVICE, relative, sized
 from experiments.gpu_check.engine import OwnSampling
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, learner_on, random_model
-from experiments.gpu_check.settings import ADAPTER, METHODS, estimator_of, step_config
+from experiments.gpu_check.settings import ADAPTER, METHODS, OF_SHEETS, estimator_of, step_config
 from oar.config import TrainConfig
 from oar.method.gating import make_gate
 from oar.method.importance import gives
@@ -75,17 +75,22 @@ def variants() -> list[Variant]:
 
 def _method(name: str, **groups: Any) -> dict[str, Any]:
     """A method as it is compared, and what else differs."""
+    if name in OF_SHEETS:
+        groups = {"data": "sheets", **groups}
     return {"method": {"name": name, **({"estimator": STRONG_NOISE} if name == "oar_g" else {})}, **groups}
 
 
 def run(findings: Findings) -> None:
     """One step on either side of each variant, from the same weights and completions."""
     start = random_model(TINY, spread=SPREAD, device=CPU)
-    engine = OwnSampling(step_config(BATCH, MICRO_BATCH), REASONING, copy.deepcopy(start))
+    engines: dict[str, OwnSampling] = {}  # by the problems
     for variant in variants():
         with findings.case(variant.name):
             groups = {**variant.groups, "learner": {**LR, **variant.groups.get("learner", {})}}
             cfg = step_config(BATCH, MICRO_BATCH, **groups)
+            if cfg.data.name not in engines:
+                engines[cfg.data.name] = OwnSampling(cfg, REASONING, copy.deepcopy(start))
+            engine = engines[cfg.data.name]
             here, reference = (step_on(device, start, engine, cfg) for device in (DEVICE, CPU))
             bounds = {**BOUNDS, **variant.bounds}
             for name in ("importance", "weights", "logprobs", "gradient"):

@@ -11,11 +11,11 @@ from oar.common.seeding import derive_seed
 from oar.config.checks import require
 from oar.tasks.embedded.splits import TEACHING_STREAM
 from oar.tasks.embedded.teaching import Teaching
-from oar.tasks.embedded.tokenizer import word_level_tokenizer
 from oar.tasks.problem import Problem
 from oar.tasks.sheets.generator import CHECKSUM, EVERY, SHEETS, Sheet, demonstration, evaluation_set, training_problem
 from oar.tasks.sheets.grading import digit_places
-from oar.tasks.sheets.language import MARKER, words
+from oar.tasks.sheets.language import MARKER
+from oar.tasks.sheets.tokenizer import build_tokenizer
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SheetLesson:
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The same for all sheets."""
-        return word_level_tokenizer(words(), self.config.max_position_embeddings)
+        return build_tokenizer(self.config.max_position_embeddings)
 
     def demonstration(self, index: int) -> tuple[str, str]:
         """Question and completion."""
