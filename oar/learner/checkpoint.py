@@ -91,7 +91,7 @@ def save_checkpoint(
 
 def best_checkpoint(folder: Path) -> Path | None:
     """The checkpoint of the highest accuracy, the later of two alike; None where no accuracy was measured."""
-    measured = {path: accuracy for path in _checkpoints(folder) if (accuracy := _accuracy(path)) is not None}
+    measured = {path: accuracy for path in _checkpoints(folder) if (accuracy := noted(path, "accuracy")) is not None}
     return max(measured, key=lambda path: (measured[path], path.name), default=None)
 
 
@@ -167,13 +167,16 @@ def _seal(checkpoint: Path, state: dict[str, Any]) -> None:
         _flush_to_disk(path)
 
 
-def _accuracy(checkpoint: Path) -> float | None:
-    """Of a damaged one nothing is known; who resumes from it is told."""
+def noted(checkpoint: Path, name: str) -> float | None:
+    """A number of the checkpoint's `state`, None where there is none.
+
+    Of a damaged one nothing is known; who resumes from it is told.
+    """
     try:
-        accuracy = json.loads((checkpoint / STATE_FILE).read_text()).get("accuracy")
+        found = json.loads((checkpoint / STATE_FILE).read_text()).get(name)
     except (OSError, ValueError):
         return None
-    return accuracy if isinstance(accuracy, float) else None
+    return found if isinstance(found, float) else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -25,6 +25,7 @@ from oar.learner.checkpoint import (
     best_checkpoint,
     checkpoint_of,
     checkpoint_step,
+    noted,
     resumable_checkpoint,
     save_checkpoint,
 )
@@ -78,7 +79,9 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
             if tracker is not None:
                 tracker.log(0, curve)
                 tell(0, "before the first step", held_out(curve))
-        first, reached = learner.step + 1, False
+        first, bound = learner.step + 1, cfg.evaluation.stop_at
+        # A run that ended early and was killed in its final evaluation has nothing more to learn.
+        reached = checkpoint is not None and has_reached(bound, noted(checkpoint, "earned"))
         while learner.step < cfg.learner.steps and not reached:
             report = learner.training_step(steady)
             on_curve = learner.step % cfg.evaluation.curve_every == 0
@@ -89,7 +92,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
             if tracker is not None:
                 record(learner, tracker, report, curve, time.perf_counter() - evaluating)
             # The first rank alone has the curve.
-            reached = on_curve and ranks.agree(has_reached(cfg.evaluation.stop_at, curve))
+            reached = on_curve and ranks.agree(has_reached(bound, earned(curve)))
             if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps or reached:
                 save_checkpoint(
                     folder / CHECKPOINTS,
@@ -97,7 +100,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                     learner.model,
                     learner.task.tokenizer,
                     learner.optimizer,
-                    {"identity": cfg.identity(), "accuracy": curve.get(CURVE)},
+                    {"identity": cfg.identity(), "accuracy": curve.get(CURVE), "earned": earned(curve)},
                     keep=cfg.learner.keep_checkpoints,
                     ranks=ranks,
                     beside=learner.beside.save,
@@ -218,9 +221,14 @@ def curve_point(learner: Learner) -> dict[str, float]:
     return _evaluate(learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1)).metrics()
 
 
-def has_reached(bound: float | None, curve: dict[str, float]) -> bool:
+def earned(curve: Mapping[str, float]) -> float | None:
+    """The mean reward of a point of the learning curve; None where there is no point."""
+    return curve.get(EARNED, curve[CURVE] / 100) if curve else None
+
+
+def has_reached(bound: float | None, reward: float | None) -> bool:
     """Whether a point of the learning curve, where there is one, earns as much as training is to reach."""
-    return bound is not None and bool(curve) and curve.get(EARNED, curve[CURVE] / 100) >= bound
+    return bound is not None and reward is not None and reward >= bound
 
 
 def final_evaluation(learner: Learner) -> EvaluationResult:

@@ -24,7 +24,7 @@ from experiments.study.ceilings import (
 )
 from oar.common.errors import ConfigError, DataError
 from oar.config import TrainConfig, validated
-from oar.learner.run import has_reached
+from oar.learner.run import earned, has_reached
 from oar.runs.folder import Run, finished, read_run
 from tests.config.test_config import CONF, composed
 from tests.experiments.made_runs import describe_run, toy_study, write_lines
@@ -161,9 +161,9 @@ def test_names_that_are_nothing_are_refused() -> None:
 
 
 def test_training_ends_where_the_curve_is_high_enough() -> None:
-    assert has_reached(0.9, {"eval/mean/avg@1": 10.0, "eval/mean/reward@1": 0.9})
-    assert not has_reached(0.9, {"eval/mean/avg@1": 95.0, "eval/mean/reward@1": 0.89})
-    assert has_reached(0.9, {"eval/mean/avg@1": 90.0})
+    assert has_reached(0.9, earned({"eval/mean/avg@1": 10.0, "eval/mean/reward@1": 0.9}))
+    assert not has_reached(0.9, earned({"eval/mean/avg@1": 95.0, "eval/mean/reward@1": 0.89}))
+    assert has_reached(0.9, earned({"eval/mean/avg@1": 90.0}))
     assert not has_reached(0.9, {})
     assert not has_reached(None, {"eval/mean/avg@1": 100.0})
 

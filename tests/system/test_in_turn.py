@@ -44,6 +44,10 @@ def test_runs_share_an_engine_and_end_where_they_have_reached_enough(tmp_path: P
     before = (early.folder / "evaluation.json").stat().st_mtime_ns
     run_in_turn([early, whole], tmp_path)  # nothing is left to do
     assert (early.folder / "evaluation.json").stat().st_mtime_ns == before
+    (early.folder / "evaluation.json").unlink()  # as if it had been killed in its final evaluation
+    run_in_turn([early], tmp_path)
+    again = read_run(early.folder)
+    assert (again.provenance["step"], again.provenance["reached"], len(again.timings)) == (2, True, 2)
     rewards = json.loads((whole.folder / "evaluation.json").read_text())["results"]
     assert "reward@k" in {row["metric"] for row in rewards}
 

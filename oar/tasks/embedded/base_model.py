@@ -30,7 +30,7 @@ def ensure_base_model(config: Teaching, root: Path, progress: Callable[[str], No
     folder = root / model_key(config)
     if folder.exists():
         return _checked(folder)
-    progress(f"teaching the base model of {folder}")
+    progress(f"teaching the base model of {folder}; with OAR_TEACH_DIR=FOLDER it is kept wherever you start from")
     taught = teach(config, progress)
     unfinished = root / f".{folder.name}-{uuid.uuid4().hex[:8]}"
     try:
