@@ -115,7 +115,10 @@ class Learner:
     def batch(self, groups: Sequence[GradedGroup]) -> GradedBatch:
         """What was drawn, of which only the first rank has any, as tensors on all ranks."""
         device = self.model.device
-        graded = collate_groups(groups, self.task, device, self.method.context) if self.ranks.first else None
+        graded = None
+        if self.ranks.first:
+            method = self.method
+            graded = collate_groups(groups, self.task, device, method.context, spellings=method.spellings)
         return share_graded(graded, self.ranks, device)
 
     def advantages(self, graded: GradedBatch) -> Tensor:

@@ -74,7 +74,7 @@ RUNS = {
         "learner.updates_per_rollout=2",
         "learner.activation_checkpointing=true",
     ],
-    "gains": ["method=mig"],  # which every rank computes
+    "gains": ["method=mig", "method.estimator.spellings=true"],  # which every rank computes
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
     "bfloat16, two losses": ["method=sdpg", "method.auxiliary.divergence=1", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
