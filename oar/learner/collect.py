@@ -28,11 +28,6 @@ class GradedGroup:
     earned: Sequence[Earned]
     values: Sequence[Sequence[float]] | None = None
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether some completions earn more than others: a group in which all earn the same has no advantage."""
-        return len({earned.total for earned in self.earned}) > 1
-
 
 @dataclass(frozen=True, slots=True)
 class GradedBatch:

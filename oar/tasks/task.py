@@ -78,6 +78,23 @@ class Task:
             return self.template.encode(problem.question, self.tokenizer)
         return list(self.tokenizer.encode(problem.question))
 
+    def encode_generic(self, problem: Problem) -> list[int]:
+        """Token ids of the prompt without what makes it this task's: with a template the question without an instruction.
+
+        A bare question loses what is told before it is asked: its last sentence is left. Raises DataError where nothing can be
+        stripped.
+        """
+        if self.template is None:
+            ids = list(self.tokenizer.encode(problem.question.rpartition(f"{STOP} ")[2]))
+        else:
+            ids = self.template.without_instruction().encode(problem.question, self.tokenizer)
+        if ids == self.encode_prompt(problem):
+            raise DataError(
+                f"method.generic needs a prompt that can be stripped, but that of {problem.id} of {problem.benchmark} is its "
+                "question alone: choose method.generic=null."
+            )
+        return ids
+
     def render(self, problem: Problem) -> str:
         """The prompt as text, for servers that tokenise it themselves."""
         return problem.question if self.template is None else self.template.render(problem.question, self.tokenizer)

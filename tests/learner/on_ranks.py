@@ -110,16 +110,16 @@ class WrittenCompletions:
         seed: int,
         expected_version: int,
     ) -> list[list[Rollout]]:
-        sampling = (
-            sampling if isinstance(sampling, Sampling) else sampling[0]
-        )  # continuations are as long as completions
+        samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
         self.calls += 1
         if self.calls in self.lost_at:
             raise EngineLostError("lost in a generation.")
         problems = self.source.problems(self.cfg.seed, expected_version, len(prompts))
         rng = Random(seed)
-        groups = [[self.text(problem, rng) for _ in range(sampling.n)] for problem in problems]
-        groups[0] = groups[0][:1] * sampling.n  # a group without advantage
+        groups = [
+            [self.text(problem, rng) for _ in range(one.n)] for problem, one in zip(problems, samplings, strict=True)
+        ]  # continuations are as long as completions
+        groups[0] = groups[0][:1] * samplings[0].n  # a group without advantage
         return [[self.rollout(prompt, text) for text in group] for prompt, group in zip(prompts, groups, strict=True)]
 
     @staticmethod
