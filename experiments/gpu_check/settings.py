@@ -12,7 +12,7 @@ import yaml
 
 from experiments.gpu_check.findings import ROOT
 from oar.config import LoraConfig, TrainConfig, build
-from oar.config.credit import ContinuationsConfig, TeacherConfig
+from oar.config.credit import ContinuationsConfig, GenericConfig, TeacherConfig
 from oar.method.importance import ImportanceEstimator
 from oar.plan import Architecture, Assumptions
 
@@ -62,6 +62,8 @@ def train_config(profile: str = "embedded", **groups: Any) -> TrainConfig:
     found["method"]["teacher"] = TeacherConfig(**found["method"]["teacher"])
     if found["method"]["continuations"] is not None:
         found["method"]["continuations"] = ContinuationsConfig(**found["method"]["continuations"])
+    if found["method"]["generic"] is not None:
+        found["method"]["generic"] = GenericConfig(**found["method"]["generic"])
     kinds, found = get_type_hints(TrainConfig), _filled(found, found)
     return TrainConfig(**{key: kinds[key](**it) if is_dataclass(kinds[key]) else it for key, it in found.items()})
 

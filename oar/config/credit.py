@@ -60,11 +60,24 @@ class TeacherConfig:
 
 
 @dataclass
+class GenericConfig:
+    """Members of each group, the last of its completions, that are drawn under a generic prompt (`Task.encode_generic`)."""
+
+    members: int
+    identity: float
+
+    def __post_init__(self) -> None:
+        require(self.members >= 1, "method.generic.members", "1 or more", self.members)
+        require(0 <= self.identity <= 1, "method.generic.identity", "between 0 and 1", self.identity)
+
+
+@dataclass
 class MethodConfig:
     """Which signal says what a token is worth. `estimator` names its class: a new method is one file and one YAML.
 
     `surrogate` and `auxiliary` name classes too, or are None: what changes the clipped objective, and what stands beside it.
-    `continuations`: what the engine draws for the signal beside the rollouts, or None.
+    `continuations`: what the engine draws for the signal beside the rollouts, or None. `generic`: who of a group answers another
+    prompt, or None.
     """
 
     name: str
@@ -77,6 +90,7 @@ class MethodConfig:
     control: str
     decoupled_rewards: bool
     teacher: TeacherConfig
+    generic: GenericConfig | None = None
 
     def __post_init__(self) -> None:
         one_of("method.control", self.control, CONTROLS)

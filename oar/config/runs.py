@@ -80,6 +80,13 @@ class TrainConfig:
             "keep or mask where method.decoupled_rewards is true, since the penalty is on the sum of the rewards",
             self.learner.overlong,
         )
+        generic = self.method.generic
+        require(
+            generic is None or generic.members < self.learner.num_generations,
+            "method.generic.members",
+            f"below learner.num_generations ({self.learner.num_generations}), of which they are part",
+            generic and generic.members,
+        )
         weights = [term.get("weight", 1.0) for term in self.reward.values()]
         require(
             not self.method.decoupled_rewards or any(weights),
@@ -111,6 +118,8 @@ class TrainConfig:
         for key in ("output_dir", "resume", "allow_targets", "device", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
+        if self.method.generic is None:  # a run from before there were any computes the same
+            del content["method"]["generic"]
         for key in (
             "steps",
             "checkpoint_every",

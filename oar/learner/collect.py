@@ -28,11 +28,6 @@ class GradedGroup:
     earned: Sequence[Earned]
     values: Sequence[Sequence[float]] | None = None
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether some completions earn more than others: a group in which all earn the same has no advantage."""
-        return len({earned.total for earned in self.earned}) > 1
-
 
 @dataclass(frozen=True, slots=True)
 class GradedBatch:
@@ -43,6 +38,7 @@ class GradedBatch:
     marks: the task's ground truth (B, T) by name, False or 0 outside the completion; those that all problems know.
     outcomes: the share of completions that was judged in each way (oar.tasks.verifier.grade.OUTCOMES).
     values: what the state before each token is worth (B, T), NaN where nobody knows, None where no continuations were drawn.
+    spellings: token ids of the right answer in other spellings (B, V, K), -1 behind their end, None where none are asked for.
     """
 
     batch: CompletionBatch
@@ -57,6 +53,7 @@ class GradedBatch:
     weight_version: int
     outcomes: Mapping[str, float]
     values: Tensor | None = None
+    spellings: Tensor | None = None
 
 
 def grade_groups(
@@ -88,11 +85,17 @@ def grade_groups(
 
 
 def collate_groups(
-    groups: Sequence[GradedGroup], task: Task, device: torch.device, context: str | None = None
+    groups: Sequence[GradedGroup],
+    task: Task,
+    device: torch.device,
+    context: str | None = None,
+    *,
+    spellings: bool = False,
 ) -> GradedBatch:
     """Find each completion's segments and its ground truth, and collate all.
 
-    `context` (`oar.names.CONTEXTS`): what privileged prompts show, None where none are asked for.
+    `context` (`oar.names.CONTEXTS`): what privileged prompts show, None where none are asked for. `spellings`: whether the right
+    answer is written in other ways too.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     owners = [group.problem for group in groups for _ in group.rollouts]
@@ -125,6 +128,7 @@ def collate_groups(
         weight_version=min(rollout.weight_version for rollout in rollouts),
         outcomes=outcome_shares(verdicts),
         values=_collated_values([one for group in groups for one in group.values or ()], batch.completion_mask),
+        spellings=_collated_spellings(groups, task, device) if spellings else None,
     )
 
 
@@ -155,3 +159,13 @@ def _collated_values(values: Sequence[Sequence[float]], completion_mask: Tensor)
     collated = torch.full(completion_mask.shape, torch.nan, device=completion_mask.device)
     collated[completion_mask] = torch.tensor([value for own in values for value in own], device=completion_mask.device)
     return collated
+
+
+def _collated_spellings(groups: Sequence[GradedGroup], task: Task, device: torch.device) -> Tensor:
+    """(B, V, K): those of each completion's problem, -1 where there is none."""
+    known = [task.encode_spellings(group.problem) for group in groups]
+    most = max(len(spelled) for spelled in known)
+    longest = max((len(ids) for spelled in known for ids in spelled), default=0)
+    rows = [[[*ids, *[-1] * (longest - len(ids))] for ids in [*own, *[[]] * (most - len(own))]] for own in known]
+    collated = torch.tensor(rows, dtype=torch.long, device=device).view(len(groups), most, longest)
+    return collated.repeat_interleave(torch.tensor([len(group.rollouts) for group in groups], device=device), dim=0)

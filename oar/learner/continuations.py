@@ -15,7 +15,7 @@ from oar.rollout.types import Rollout
 from oar.tasks.reward_terms import RewardTerms
 from oar.tasks.task import Task
 
-State = tuple[int, tuple[int, ...]]  # the group, and the completion's tokens up to a cut
+State = tuple[int, tuple[int, ...], tuple[int, ...]]  # the group, the prompt, and the completion's tokens up to a cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,14 @@ class Continuations:
         wanted: dict[State, None] = {}  # a set that keeps its order
         for place, (group, of_group) in enumerate(zip(groups, cuts, strict=True)):
             for rollout, own in zip(group.rollouts, of_group, strict=True):
-                wanted |= dict.fromkeys((place, rollout.completion_ids[:at]) for at in own[: self.how.most])
+                wanted |= dict.fromkeys(
+                    (place, rollout.prompt_ids, rollout.completion_ids[:at]) for at in own[: self.how.most]
+                )
         states, seed = list(wanted), self.cfg.seed
         with clock("continuations"):
-            drawn = self.draw(groups, states, derive_seed(seed, "continuations", step), version)
+            drawn = self.draw(states, derive_seed(seed, "continuations", step), version)
         with clock("grading"):
-            problems = [groups[place].problem for place, _ in states]
+            problems = [groups[place].problem for place, *_ in states]
             graded = grade_groups(
                 problems, drawn, self.task, self.reward, seed=derive_seed(seed, "continued reward", step)
             )
@@ -58,12 +60,12 @@ class Continuations:
             values = [[nan] * len(rollout.completion_ids) for rollout in group.rollouts]
             for row, (rollout, own) in enumerate(zip(group.rollouts, of_group, strict=True)):
                 for at in own:  # beyond `most` a state is worth what the completion itself earned
-                    state = place, rollout.completion_ids[:at]
+                    state = place, rollout.prompt_ids, rollout.completion_ids[:at]
                     values[row][at] = worth.get(state, group.earned[row].total)
             valued.append(replace(group, values=values))
         tokens = sum(
             len(rollout.completion_ids) - len(taken)
-            for (_, taken), several in zip(states, drawn, strict=True)
+            for (*_, taken), several in zip(states, drawn, strict=True)
             for rollout in several
         )
         return valued, {"train/continued_states": len(states), "train/continuation_tokens": tokens}
@@ -77,17 +79,14 @@ class Continuations:
             found = [at for at, logprob in enumerate(rollout.sampler_logprobs) if exp(logprob) < self.how.below]
         return [0, *(at for at in found[self.how.every - 1 :: self.how.every] if at > 0)]
 
-    def draw(
-        self, groups: Sequence[GradedGroup], states: Sequence[State], seed: int, version: int
-    ) -> list[list[Rollout]]:
+    def draw(self, states: Sequence[State], seed: int, version: int) -> list[list[Rollout]]:
         """Whole completions of each state's problem that begin as the state does."""
         rollout = self.cfg.rollout
-        prompts = [groups[place].rollouts[0].prompt_ids for place, _ in states]
         continued = self.client.generate(
-            [[*prompt, *taken] for prompt, (_, taken) in zip(prompts, states, strict=True)],
+            [[*prompt, *taken] for _, prompt, taken in states],
             [
                 self.task.ending(Sampling(self.how.samples, rollout.temperature, rollout.max_new_tokens - len(taken)))
-                for _, taken in states
+                for *_, taken in states
             ],
             seed=seed,
             expected_version=version,
@@ -102,5 +101,5 @@ class Continuations:
                 )
                 for one in several
             ]
-            for prompt, (_, taken), several in zip(prompts, states, continued, strict=True)
+            for (_, prompt, taken), several in zip(states, continued, strict=True)
         ]

@@ -103,6 +103,11 @@ class Method:
         return context_of(self.signal) or context_of(self.auxiliary)
 
     @property
+    def spellings(self) -> bool:
+        """Whether it scores the right answer in other spellings too (`spellings` of the signal)."""
+        return getattr(self.signal, "spellings", False)
+
+    @property
     def learned(self) -> ImplicitReward | None:
         """How the reward model learns that is trained beside the policy, where there is one (`learned` of the signal)."""
         return getattr(self.signal, "learned", None)
@@ -228,6 +233,7 @@ class StepCredit:
             groups=rows // self.cfg.learner.num_generations,
             rewards=self.rewards[rows],
             values=None if self.graded.values is None else self.graded.values[rows],
+            spellings=None if self.graded.spellings is None else self.graded.spellings[rows],
             step=self.step,
             temperature=self.cfg.rollout.temperature,
             old_logprobs=old_logprobs,

@@ -77,7 +77,7 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
         tensors = {name: torch.as_tensor(getattr(graded.batch, name)) for name in _BATCH}
         tensors |= {name: torch.as_tensor(getattr(graded, name)) for name in _GRADED}
         tensors |= {f"{_MARK}{name}": mark for name, mark in graded.marks.items()}
-        tensors |= {} if graded.values is None else {"values": graded.values}
+        tensors |= {name: known for name in _ASKED if (known := getattr(graded, name)) is not None}
     shared = ranks.share(tensors)
     if graded is not None:
         return graded
@@ -94,12 +94,13 @@ def share_graded(graded: GradedBatch | None, ranks: Ranks, device: torch.device)
         truncated=shared["truncated"].to(device),
         weight_version=int(shared["weight_version"]),
         outcomes={},
-        values=shared["values"].to(device) if "values" in shared else None,
+        **{name: shared[name].to(device) for name in _ASKED if name in shared},
     )
 
 
 _BATCH = [field.name for field in fields(CompletionBatch)]
 _GRADED = ("rewards", "streams", "correct", "truncated", "weight_version")
+_ASKED = ("values", "spellings")  # None where a method does not ask for them
 _MARK = "marks/"
 
 

@@ -5,11 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
+
 from oar.common.clock import Clock
 from oar.common.seeding import derive_seed
 from oar.config import TrainConfig
 from oar.config.evaluation import Sampling
 from oar.learner.collect import GradedGroup, grade_groups
+from oar.learner.compared import compared
 from oar.learner.continuations import Continuations
 from oar.rollout.client.parallel import begun
 from oar.rollout.client.vllm import Engine
@@ -43,8 +46,8 @@ class GroupSampler:
     def draw(self, step: int, version: int, clock: Clock) -> Drawn:
         """The groups of step `step` (from 0), drawn with weights `version`.
 
-        Dynamic sampling (DAPO, arXiv 2503.14476 §3.2): where all completions of a group earn the same, as all right or all
-        wrong ones do, a group of another problem takes its place, in at most `learner.max_refills` rounds. At the bound the
+        Dynamic sampling (DAPO, arXiv 2503.14476 §3.2): where no completion of a group has an advantage, as where all are right
+        or all wrong, a group of another problem takes its place, in at most `learner.max_refills` rounds. At the bound the
         groups that are there stay: a batch always has its size, and a group without advantage counts in its normaliser, as in
         GRPO.
 
@@ -56,7 +59,7 @@ class GroupSampler:
         groups = self._round(step, 0, learner.batch_size // learner.num_generations, version, clock)
         drawn = list(groups)
         for refill in range(1, learner.max_refills + 1):
-            idle = [slot for slot, group in enumerate(groups) if not group.is_mixed]
+            idle = [slot for slot, group in enumerate(groups) if not self._teaches(group)]
             fresh = self._round(step, refill, len(idle), version, clock) if idle else []
             drawn += fresh
             for slot, group in zip(idle, fresh, strict=True):
@@ -69,14 +72,23 @@ class GroupSampler:
         return Drawn(step, version, groups, metrics)
 
     def generate(self, problems: Sequence[Problem], *, seed: int, version: int) -> list[list[Rollout]]:
-        """Completions of each problem."""
-        rollout = self.cfg.rollout
-        return self.client.generate(
-            [self.task.encode_prompt(problem) for problem in problems],
-            self.task.ending(Sampling(self.cfg.learner.num_generations, rollout.temperature, rollout.max_new_tokens)),
-            seed=seed,
-            expected_version=version,
-        )
+        """Completions of each problem; where there are generic ones, they come last."""
+        rollout, count, generic = self.cfg.rollout, self.cfg.learner.num_generations, self.cfg.method.generic
+        sampling = self.task.ending(Sampling(count, rollout.temperature, rollout.max_new_tokens))
+        draw = partial(self.client.generate, seed=seed, expected_version=version)
+        prompts = [self.task.encode_prompt(problem) for problem in problems]
+        if generic is None:
+            return draw(prompts, sampling)
+        others = [self.task.encode_generic(problem) for problem in problems]
+        counts = [count - generic.members] * len(prompts) + [generic.members] * len(others)
+        drawn = draw([*prompts, *others], [replace(sampling, n=n) for n in counts])
+        return [[*own, *more] for own, more in zip(drawn[: len(prompts)], drawn[len(prompts) :], strict=True)]
+
+    def _teaches(self, group: GradedGroup) -> bool:
+        """Whether some completion has an advantage."""
+        rewards = torch.tensor([earned.total for earned in group.earned])
+        streams = torch.tensor([list(earned.terms.values()) for earned in group.earned])
+        return bool(compared(self.cfg, list(self.reward.weights.values()), rewards, streams).any())
 
     def _round(self, step: int, refill: int, count: int, version: int, clock: Clock) -> list[GradedGroup]:
         seed, learner = self.cfg.seed, self.cfg.learner

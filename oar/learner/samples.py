@@ -20,10 +20,11 @@ RESYNC = 8  # characters of a completion's text that a token may lie behind wher
 class Sample:
     """One completion of a training step and all that the step knew of it: a line of samples.jsonl without its `step`.
 
-    Lists have an entry per completion token. row: its place in the step's batch, from which its random draws derive;
-    segments: `oar.method.segments.Segments`, None where there is no answer; rewards: what it earns by name, of which `reward`
-    is the weighted sum; old_logprobs and entropy (nats): of the policy that drew it; token_importance (as the gate saw it) and
-    token_weights: of the run's method, 0 and 1 where the advantage is 0; marks: the task's ground truth by name, as positions.
+    Lists have an entry per completion token. prompt: the question, of a generic completion its stripped prompt; row: its place
+    in the step's batch, from which its random draws derive; segments: `oar.method.segments.Segments`, None where there is no
+    answer; rewards: what it earns by name, of which `reward` is the weighted sum; old_logprobs and entropy (nats): of the policy
+    that drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0 and 1 where the advantage is 0;
+    marks: the task's ground truth by name, as positions.
     """
 
     row: int
@@ -85,6 +86,7 @@ def read_samples(folder: Path, step: int | None) -> tuple[int, list[Sample]]:
 def _sample(task: Task, report: StepReport, row: int) -> Sample:
     batch, credit, problem = report.graded.batch, report.credited, report.graded.problems[row]
     length, prompt_length = int(batch.completion_lengths[row]), int(batch.prompt_lengths[row])
+    prompt_ids = batch.input_ids[row, :prompt_length].tolist()
     completion_ids = batch.completion_ids[row, :length].tolist()
     borders = [int(mask[row].sum()) for mask in (batch.reasoning_mask, batch.marker_mask, batch.answer_mask)]
 
@@ -95,14 +97,14 @@ def _sample(task: Task, report: StepReport, row: int) -> Sample:
         row=row,
         problem=problem.id,
         benchmark=problem.benchmark,
-        prompt=problem.question,
+        prompt=problem.question if prompt_ids == task.encode_prompt(problem) else task.decode(prompt_ids),
         completion=report.graded.texts[row],
         gold=problem.answer,
         correct=bool(report.graded.correct[row]),
         reward=float(report.graded.rewards[row]),
         rewards=dict(report.graded.terms[row]),
         advantage=float(report.advantages[row]),
-        prompt_ids=batch.input_ids[row, :prompt_length].tolist(),
+        prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         tokens=[task.decode([token]) for token in completion_ids],
         segments=[borders[0], sum(borders[:2]), sum(borders)] if borders[2] else None,

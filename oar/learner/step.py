@@ -18,6 +18,7 @@ from oar.common.errors import DataError
 from oar.config import TrainConfig, build
 from oar.learner.beside import Beside
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
+from oar.learner.compared import compared
 from oar.learner.credit import Credited, Method, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
 from oar.learner.parity import parity_metrics
@@ -26,7 +27,7 @@ from oar.learner.rollouts import GroupSampler, GroupStream
 from oar.learner.sharding import gathered, recomputed_layers
 from oar.learner.transfer import push
 from oar.learner.update import LossBatch, accumulate_gradient, learning_rate, make_optimizer
-from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty
+from oar.method.advantages import identity_weighted, overlong_penalty
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import weight_metrics
 from oar.model.parameters import whole
@@ -100,36 +101,43 @@ class Learner:
         with clock("sync"):
             steady(self.publish)
         metrics = batch_metrics(graded, advantages, credited, cfg.num_generations) | drawn.metrics | update
+        if self.cfg.method.generic is not None:
+            metrics |= generic_metrics(graded, cfg.num_generations, self.cfg.method.generic.members)
         return StepReport(metrics, clock.seconds(), graded, advantages, credited)
 
     def fits(self, problem: Problem) -> bool:
         """Whether its prompt leaves room for a whole completion: the engine refuses one that does not.
 
-        Raises DataError where the method is to show a solution that the problem does not have.
+        Raises DataError where the method is to show a solution that the problem does not have, or to strip a prompt of nothing.
         """
         rollout = self.cfg.rollout
         if self.method.context == "solution":
             self.task.encode_contexts("solution", problem, [], [])
-        return len(self.task.encode_prompt(problem)) <= rollout.max_model_len - rollout.max_new_tokens
+        prompts = [self.task.encode_prompt(problem)]
+        if self.cfg.method.generic is not None:
+            prompts.append(self.task.encode_generic(problem))
+        return max(map(len, prompts)) <= rollout.max_model_len - rollout.max_new_tokens
 
     def batch(self, groups: Sequence[GradedGroup]) -> GradedBatch:
         """What was drawn, of which only the first rank has any, as tensors on all ranks."""
         device = self.model.device
-        graded = collate_groups(groups, self.task, device, self.method.context) if self.ranks.first else None
+        graded = None
+        if self.ranks.first:
+            method = self.method
+            graded = collate_groups(groups, self.task, device, method.context, spellings=method.spellings)
         return share_graded(graded, self.ranks, device)
 
     def advantages(self, graded: GradedBatch) -> Tensor:
-        """(B,): how completions compare within their group, by all they earn or by each term of it."""
-        cfg = self.cfg.learner
-        compared = partial(
-            group_advantages,
-            num_generations=cfg.num_generations,
-            divide_by_std=cfg.divide_by_std,
-            leave_one_out=cfg.leave_one_out,
+        """(B,): how completions compare within their group; beside generic members, by how much likelier they are too."""
+        weights, generic = list(self.reward.weights.values()), self.cfg.method.generic
+        advantages = compared(self.cfg, weights, self.rewards(graded), graded.streams)
+        if generic is None:
+            return advantages
+        batch = graded.batch
+        likelihood = (batch.sampler_logprobs * batch.completion_mask).sum(dim=1) / batch.completion_lengths
+        return identity_weighted(
+            advantages, likelihood, self.cfg.learner.num_generations, generic.members, generic.identity
         )
-        if not self.cfg.method.decoupled_rewards:
-            return compared(self.rewards(graded))
-        return decoupled_advantages(graded.streams, list(self.reward.weights.values()), compared)
 
     def rewards(self, graded: GradedBatch) -> Tensor:
         """(B,): what completions earn, less what their length costs."""
@@ -262,3 +270,14 @@ def batch_metrics(
         metrics["credit/context_share"] = float(batch.has_context.float().mean())
     how = {f"grading/{outcome}_share": share for outcome, share in graded.outcomes.items()}
     return metrics | earned | how | {f"weights/{name}": value for name, value in weights.items()}
+
+
+def generic_metrics(graded: GradedBatch, num_generations: int, members: int) -> dict[str, float]:
+    """What a group's ordinary completions earn, as without the last `members` of it, and what these generic ones do."""
+    rewards, correct = (values.view(-1, num_generations) for values in (graded.rewards, graded.correct.float()))
+    return {
+        "train/reward_mean": float(rewards[:, :-members].mean()),
+        "train/accuracy": float(correct[:, :-members].mean()),
+        "generic/reward_mean": float(rewards[:, -members:].mean()),
+        "generic/accuracy": float(correct[:, -members:].mean()),
+    }

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from oar.common.errors import DataError
 
@@ -46,6 +47,22 @@ def decoupled_advantages(terms: Tensor, weights: Sequence[float], compared: Call
     """
     found = sum(weight * compared(term) for weight, term in zip(weights, terms.unbind(1), strict=True))
     return torch.as_tensor(found) / sum(abs(weight) for weight in weights)
+
+
+def identity_weighted(
+    advantages: Tensor, likelihoods: Tensor, num_generations: int, generic: int, strength: float
+) -> Tensor:
+    """Advantages (B,) where the last `generic` completions of each group were drawn under a generic prompt.
+
+    A <- A (1 - strength x H) of the others, H the entropy in nats of a coin that falls by p = e^m / (e^m + e^g): m the
+    completion's mean log-probability per token (`likelihoods`, (B,)), g that of the group's generic ones. What cannot be told
+    from a generic completion counts a little less, at most strength x ln 2 (CRPO, arXiv 2605.25511, with strength 0.02).
+    """
+    own = likelihoods.view(-1, num_generations)
+    ahead = own - own[:, -generic:].mean(dim=1, keepdim=True)
+    entropy = -(ahead.sigmoid() * logsigmoid(ahead) + (-ahead).sigmoid() * logsigmoid(-ahead))
+    entropy[:, -generic:] = 0.0
+    return advantages * (1 - strength * entropy.view(-1))
 
 
 def whitened(values: Tensor, mask: Tensor) -> Tensor:

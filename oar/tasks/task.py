@@ -1,7 +1,7 @@
 """From problems to prompts and from completions to verdicts, for one model's tokenizer and answer form."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +13,7 @@ from oar.tasks.privileged import ASKS, shown_to_group
 from oar.tasks.problem import Problem
 from oar.tasks.sheets import SHEETS
 from oar.tasks.sheets import marks as sheet_marks
+from oar.tasks.spellings import spellings
 from oar.tasks.template import Template, load_template
 from oar.tasks.verifier.grade import Verdict, equal, grade, same_answer, shared_pool
 from oar.tasks.verifier.pool import VerifierPool
@@ -77,6 +78,23 @@ class Task:
             return self.template.encode(problem.question, self.tokenizer)
         return list(self.tokenizer.encode(problem.question))
 
+    def encode_generic(self, problem: Problem) -> list[int]:
+        """Token ids of the prompt without what makes it this task's: with a template the question without an instruction.
+
+        A bare question loses what is told before it is asked: its last sentence is left. Raises DataError where nothing can be
+        stripped.
+        """
+        if self.template is None:
+            ids = list(self.tokenizer.encode(problem.question.rpartition(f"{STOP} ")[2]))
+        else:
+            ids = self.template.without_instruction().encode(problem.question, self.tokenizer)
+        if ids == self.encode_prompt(problem):
+            raise DataError(
+                f"method.generic needs a prompt that can be stripped, but that of {problem.id} of {problem.benchmark} is its "
+                "question alone: choose method.generic=null."
+            )
+        return ids
+
     def render(self, problem: Problem) -> str:
         """The prompt as text, for servers that tokenise it themselves."""
         return problem.question if self.template is None else self.template.render(problem.question, self.tokenizer)
@@ -102,11 +120,24 @@ class Task:
 
     def encode_gold(self, problem: Problem) -> list[int]:
         """Token ids of the right answer as they would stand behind the marker; none where it cannot be written there."""
-        marker = self.markers if isinstance(self.markers, str) else self.markers[0]
-        written = f"{marker}{problem.answer}}}" if marker.endswith("{") else f"{marker} {problem.answer}"
-        ids = list(self.tokenizer.encode(written, add_special_tokens=False))
+        ids = self._announced(problem.answer)
         found = self.segments(ids)
         return [] if found is None else ids[found.answer_start : found.answer_end]
+
+    def encode_spellings(self, problem: Problem) -> list[list[int]]:
+        """The same for other ways to write the right answer: those that the vocabulary can say and the verifier takes."""
+        found = [self.encode_gold(problem)]
+        for spelled in spellings(problem.answer):
+            said, ids = self._announced(spelled), self.encode_gold(replace(problem, answer=spelled))
+            sayable = ids and self.tokenizer.unk_token_id not in said
+            if sayable and ids not in found and self.grade(problem, self.decode(said)):
+                found.append(ids)
+        return found[1:]
+
+    def _announced(self, answer: str) -> list[int]:
+        marker = self.markers if isinstance(self.markers, str) else self.markers[0]
+        written = f"{marker}{answer}}}" if marker.endswith("{") else f"{marker} {answer}"
+        return list(self.tokenizer.encode(written, add_special_tokens=False))
 
     def encode_contexts(
         self, kind: str, problem: Problem, texts: Sequence[str], verdicts: Sequence[Verdict]

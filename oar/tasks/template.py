@@ -69,6 +69,10 @@ class Template:
         special = not self._uses_chat(tokenizer)
         return list(tokenizer.encode(self.render(question, tokenizer), add_special_tokens=special))
 
+    def without_instruction(self) -> "Template":
+        """The same with the question alone, in a chat where there is one."""
+        return replace(self, system=None, user=QUESTION, text=QUESTION)
+
     def stop_ids(self, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         """Ids that end a completion, ascending: the tokenizer's EOS and every end token it knows."""
         vocabulary = tokenizer.get_vocab()

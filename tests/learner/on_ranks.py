@@ -76,7 +76,7 @@ RUNS = {
         "learner.updates_per_rollout=2",
         "learner.activation_checkpointing=true",
     ],
-    "gains": ["method=mig"],  # which every rank computes
+    "gains": ["method=mig", "method.estimator.spellings=true"],  # which every rank computes
     "bfloat16": ["method=oar_p", "learner.compute_dtype=bfloat16"],
     "bfloat16, two losses": ["method=sdpg", "method.auxiliary.divergence=1", "learner.compute_dtype=bfloat16"],
     "bfloat16 in pairs": ["method=oar_g", "learner.compute_dtype=bfloat16", "learner.activation_checkpointing=true"],
@@ -112,18 +112,17 @@ class WrittenCompletions:
         seed: int,
         expected_version: int,
     ) -> list[list[Rollout]]:
-        sampling = (
-            sampling if isinstance(sampling, Sampling) else sampling[0]
-        )  # continuations are as long as completions
+        samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
         self.calls += 1
         if self.calls in self.lost_at:
             raise EngineLostError("lost in a generation.")
         problems = self.source.problems(self.cfg.seed, expected_version, len(prompts))
         rng = Random(seed)
-        groups = [[self.text(problem, rng) for _ in range(sampling.n)] for problem in problems]
-        if isinstance(self.source, SheetsSource):
-            groups = [[self.sheet(problem, rng) for _ in range(sampling.n)] for problem in problems]
-        groups[0] = groups[0][:1] * sampling.n  # a group without advantage
+        written = self.sheet if isinstance(self.source, SheetsSource) else self.text
+        groups = [
+            [written(problem, rng) for _ in range(one.n)] for problem, one in zip(problems, samplings, strict=True)
+        ]  # continuations are as long as completions
+        groups[0] = groups[0][:1] * samplings[0].n  # a group without advantage
         return [[self.rollout(prompt, text) for text in group] for prompt, group in zip(prompts, groups, strict=True)]
 
     @staticmethod

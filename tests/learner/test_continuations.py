@@ -33,15 +33,21 @@ class TellingEngine:
     """Every group says TEXTS. Continuations answer 1 behind `- 4`, every second one 1 behind the prompt alone, and else 2."""
 
     asked: list[tuple[tuple[int, ...], int, int]] = field(default_factory=list)
+    has_told: bool = False
 
     def generate(self, prompts, sampling, *, seed, expected_version):
-        if not isinstance(sampling, list):
+        samplings = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
+        if not self.has_told:
+            self.has_told = True
             return [
-                [Rollout(tuple(prompt), ids(text), self.sure(text), expected_version, "stop") for text in TEXTS]
-                for prompt in prompts
+                [
+                    Rollout(tuple(prompt), ids(text), self.sure(text), expected_version, "stop")
+                    for text in TEXTS[: one.n]
+                ]
+                for prompt, one in zip(prompts, samplings, strict=True)
             ]
         groups = []
-        for prompt, one in zip(prompts, sampling, strict=True):
+        for prompt, one in zip(prompts, samplings, strict=True):
             self.asked.append((tuple(prompt), one.n, one.max_new_tokens))
             before = TASK.decode(prompt)
             right = "- 4" in before
@@ -91,6 +97,19 @@ def test_later_states_are_worth_the_completions_own_reward():
     assert states(found, 0) == dict(zip(places, [0.5, 1.0, 1.0], strict=True))
     assert states(found, 1) == dict(zip(places, [0.5, 0.0, 0.0], strict=True))
     assert len(engine.asked) == 2
+
+
+def test_states_of_generic_completions_stand_behind_their_own_prompt():
+    found, engine = drawn("method.continuations.samples=4", "method.generic={members: 1, identity: 0.02}")
+    # Each group says its first text twice, under two prompts: no state is shared.
+    assert len(engine.asked) == 2 * 2 * 3
+    for group in found.groups:
+        own, generic = (rollout.prompt_ids for rollout in group.rollouts)
+        assert own != generic == tuple(TASK.encode_generic(group.problem))
+        begun = [prompt for prompt, *_ in engine.asked]
+        text = ids(TEXTS[0])
+        places = sorted(states(found, 0))
+        assert all((*prompt, *text[:at]) in begun for prompt in (own, generic) for at in places)
 
 
 def test_segments_of_so_many_uncertain_tokens():

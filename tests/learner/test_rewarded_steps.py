@@ -1,5 +1,6 @@
 """Training steps on rewards of every kind, with completions that need no engine."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,44 @@ def test_streams_have_no_common_penalty() -> None:
         config("method=crpo", "learner.overlong=soft_penalty")
     with pytest.raises(ConfigError, match=r"reward must be terms of which one has a weight"):
         config("method=crpo", "reward.answer.weight=0", "reward.format.weight=0")
+
+
+def test_generic_members_are_learned_under_their_own_prompt(start: Path) -> None:
+    """Against a loss written out at the first step, where the ratio is 1. What they earn is told beside what the others do."""
+    generic = "method.generic={members: 1, identity: 0.5}"
+    learner = learner_of(config(generic, "learner.max_grad_norm=1e9"), start, ALONE)
+    report = learner.training_step()
+    graded, batch = report.graded, report.graded.batch
+    own, plain = torch.arange(24) % 4 < 3, learner_of(config(), start, ALONE).model
+    # The sampler found all tokens alike likely, so a coin of one half decides whose a completion is.
+    doubt = torch.where(own, 1 - 0.5 * math.log(2), 1.0)
+    torch.testing.assert_close(report.advantages, group_advantages(graded.rewards, 4) * doubt)
+    loss = torch.zeros(())
+    for row in range(24):
+        length = int(batch.completion_lengths[row])
+        encode = learner.task.encode_prompt if own[row] else learner.task.encode_generic
+        prompt, said = encode(graded.problems[row]), batch.completion_ids[row, :length]
+        ids = torch.tensor([[*prompt, *said.tolist()]])
+        logprobs = plain(input_ids=ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        loss = loss - report.advantages[row] * logprobs.gather(1, said[:, None]).mean() / 24
+    loss.backward()
+    for one, other in zip(learner.model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-3)
+    assert report.metrics["train/reward_mean"] == pytest.approx(float(graded.rewards[own].mean()))
+    assert report.metrics["generic/reward_mean"] == pytest.approx(float(graded.rewards[~own].mean()))
+    assert report.metrics["generic/accuracy"] == pytest.approx(float(graded.correct[~own].float().mean()))
+    prompts = {row["row"]: row["prompt"] for row in sample_rows(learner.task, report, 24)}
+    for row, problem in enumerate(graded.problems):
+        shown = prompts[row]
+        assert shown == problem.question if own[row] else problem.question.endswith(f". {shown}")
+
+
+def test_generic_members_are_some_of_a_group() -> None:
+    with pytest.raises(ConfigError, match=r"method\.generic\.members must be below learner\.num_generations \(4\)"):
+        config("method.generic={members: 4, identity: 0.02}")
+    for wrong in ("{members: 0, identity: 0.02}", "{members: 1, identity: -1}"):
+        with pytest.raises(ConfigError, match=r"method\.generic\."):
+            config(f"method.generic={wrong}")
 
 
 def test_coins_are_those_of_run_and_step(start: Path) -> None:

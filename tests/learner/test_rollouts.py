@@ -31,9 +31,11 @@ class ScriptedEngine:
     def generate(self, prompts, sampling, *, seed, expected_version):
         self.asked.append(([tuple(prompt) for prompt in prompts], seed, expected_version))
         groups = []
-        for prompt in prompts:
+        for prompt, one in zip(
+            prompts, sampling if isinstance(sampling, list) else [sampling] * len(prompts), strict=True
+        ):
             count = self.ones.pop(0)
-            texts = ["#### 1"] * count + ["#### 2"] * (sampling.n - count)
+            texts = ["#### 1"] * count + ["#### 2"] * (one.n - count)
             ids = [tuple(TASK.tokenizer.encode(text, add_special_tokens=False)) for text in texts]
             groups.append([Rollout(tuple(prompt), one, (-0.5,) * len(one), expected_version, "stop") for one in ids])
         return groups
@@ -52,10 +54,10 @@ class AnswerIsOne:
         return {}
 
 
-def drawn(ones, max_refills, step=5, reward=ANSWER):
+def drawn(ones, max_refills, *overrides, step=5, reward=ANSWER):
     engine, cfg = (
         ScriptedEngine(list(ones)),
-        validated(composed(*SETTINGS, f"learner.max_refills={max_refills}"), TrainConfig),
+        validated(composed(*SETTINGS, f"learner.max_refills={max_refills}", *overrides), TrainConfig),
     )
     return GroupSampler(cfg, TASK, engine, AnswerIsOne(), reward).draw(step, 7, Clock()), engine
 
@@ -99,6 +101,40 @@ def test_a_group_teaches_by_its_rewards_not_by_its_answers():
 
     found, engine = drawn([1, 2] * 4, max_refills=1, reward=RewardTerms({"alike": alike}, {"alike": 1.0}))
     assert (len(engine.asked), found.metrics["train/refilled_groups"]) == (2, 4)
+
+
+@pytest.mark.parametrize(("decoupled", "asked"), [(True, 1), (False, 2)])
+def test_a_group_teaches_by_the_advantages_that_it_would_get(decoupled, asked):
+    """The sums of two terms are all 1, but each term by itself tells the first completion from the others."""
+
+    def first(completions, **columns):
+        return [float(row % 3 == 0) for row in range(len(completions))]
+
+    def others(completions, **columns):
+        return [2.0 * (row % 3 != 0) for row in range(len(completions))]
+
+    reward = RewardTerms({"first": first, "others": others}, {"first": 1.0, "others": 0.5})
+    found, engine = drawn([1] * 8, 1, f"method.decoupled_rewards={decoupled}", reward=reward)
+    assert {earned.total for group in found.groups for earned in group.earned} == {1.0}
+    assert len(engine.asked) == asked
+
+
+def test_generic_members_come_last_under_their_own_prompt():
+    found, engine = drawn([1, 0, 2, 1, 1, 0, 0, 1], 0, "method.generic={members: 1, identity: 0.02}")
+    ((prompts, _, _),) = engine.asked
+    problems = AnswerIsOne().problems(1, 5, 4)
+    assert prompts == [tuple(ids) for one in (TASK.encode_prompt, TASK.encode_generic) for ids in map(one, problems)]
+    assert correct(found) == [2, 0, 2, 2]
+    batch = collate_groups(found.groups, TASK, torch.device("cpu")).batch
+    expected = [
+        ids for problem in problems for ids in [TASK.encode_prompt(problem)] * 2 + [TASK.encode_generic(problem)]
+    ]
+    assert [
+        ids[:length].tolist() for ids, length in zip(batch.input_ids, batch.prompt_lengths, strict=True)
+    ] == expected
+    # A group whose generic member alone is wrong teaches.
+    _, engine = drawn([2, 2, 2, 2, 0, 0, 0, 0], 1, "method.generic={members: 1, identity: 0.02}")
+    assert len(engine.asked) == 1
 
 
 def test_at_the_bound_the_batch_keeps_its_size():

@@ -21,7 +21,7 @@ KINDS = {
     "serl with an adapter": ["method=serl", "method.teacher.every=1", "model.lora={r: 4, alpha: 8, targets: [q_proj]}"],
     "sdpg": ["method=sdpg", "method.auxiliary.divergence=1"],
     "sdpo": ["method=sdpo", "method.teacher.rate=0.5"],
-    "mig": ["method=mig"],
+    "mig": ["method=mig", "method.estimator.spellings=true"],
     "crpo": ["method=crpo", "method.auxiliary.horizon=5"],
     "prime": ["method=prime", "method.estimator.learned.relative_lr=10"],
     "mig_steps": ["method=mig_steps", "learner.updates_per_rollout=2"],

@@ -1,12 +1,13 @@
 """Group advantages, by hand."""
 
+import math
 from functools import partial
 
 import pytest
 import torch
 
 from oar.common.errors import DataError
-from oar.method.advantages import decoupled_advantages, group_advantages, overlong_penalty, whitened
+from oar.method.advantages import decoupled_advantages, group_advantages, identity_weighted, overlong_penalty, whitened
 
 
 def test_by_hand():
@@ -44,6 +45,19 @@ def test_streams_are_compared_each_by_itself():
     expected = (3 * torch.tensor([1.5, -0.5, -0.5, -0.5]) - torch.tensor([-0.851, 0.851, -0.851, 0.851])) / 4
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
     torch.testing.assert_close(decoupled_advantages(right[:, None], [0.3], compared), compared(right))
+
+
+def test_what_cannot_be_told_from_a_generic_completion_counts_less():
+    advantages = torch.tensor([1.0, -2.0, 0.5, 1.0, 1.0, -1.0])
+    # Two groups of two ordinary completions and a generic one: as likely as it, likelier by log 3, and far likelier.
+    likelihoods = torch.tensor([-1.0, -1.0 + math.log(3), -1.0, 50.0, -2.0, -2.0])
+    found = identity_weighted(advantages, likelihoods, 3, generic=1, strength=0.02)
+    of_three = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    expected = [1 - 0.02 * math.log(2), -2 * (1 - 0.02 * of_three), 0.5, 1.0, 1 - 0.02 * math.log(2), -1.0]
+    torch.testing.assert_close(found, torch.tensor(expected))
+    # Two generic ones stand for their mean.
+    found = identity_weighted(torch.ones(3), torch.tensor([-1.0, -2.0, 0.0]), 3, generic=2, strength=1.0)
+    torch.testing.assert_close(found, torch.tensor([1 - math.log(2), 1.0, 1.0]))
 
 
 def test_whitened_by_hand():

@@ -196,3 +196,23 @@ def test_the_embedded_task_is_what_it_was() -> None:
     verdicts = task.grade_all([problem] * 5, ["#### 17", "#### 12 + 5", "#### 17 .", "\\boxed{17}", "#### 1,7"])
     assert [verdict.correct for verdict in verdicts] == [True, False, False, False, True]
     assert [verdict.outcome for verdict in verdicts] == ["plain", "plain", "plain", "no_answer", "plain"]
+
+
+def test_a_stripped_prompt_is_the_question_without_an_instruction() -> None:
+    def stripped(name: str, tokenizer: PreTrainedTokenizerFast) -> str:
+        task = Task.with_template(tokenizer, load_template(name))
+        return str(tokenizer.decode(task.encode_generic(PROBLEM)))
+
+    for name in ("gsm8k_hash", "qwen_boxed", "qwen_math"):
+        assert stripped(name, QWEN) == f"<|im_start|>user\n{PROBLEM.question}<|im_end|>\n<|im_start|>assistant\n"
+        assert stripped(name, without_chat()) == PROBLEM.question
+    assert stripped("r1", QWEN) == PROBLEM.question
+    words = Task(build_tokenizer(), "####")
+    told = replace(PROBLEM, question="Tom has 5 apples . He buys 3 more . How many apples are left ?")
+    assert words.decode(words.encode_generic(told)) == "How many apples are left ?"
+    for task, problem in (
+        (Task.with_template(QWEN, load_template("plain")), PROBLEM),
+        (words, replace(told, question="How many apples are left ?")),
+    ):
+        with pytest.raises(DataError, match=r"method\.generic needs a prompt that can be stripped"):
+            task.encode_generic(problem)

@@ -29,8 +29,9 @@ class CreditInputs:
     reference: the frozen starting model, None where nobody has loaded it; old_logprobs (B, T): of the policy before its
     update, None for those of `scores`; correct (B,): whether the verifier took the answer; announcement: the token ids that
     announce an answer; step_end_ids: those that end a step of the reasoning, None where nobody has said them;
-    process_rewards (B, T): of a reward model, None where there is none; reference_logprobs (B, T) and kl_coefficients (B,): of
-    the starting model, and of a KL term by class of problem, None where nobody has said them.
+    spellings (B, V, K): token ids of the right answer in other spellings than `batch.gold_ids`, -1 behind their end, None where
+    nobody has said them; process_rewards (B, T): of a reward model, None where there is none; reference_logprobs (B, T) and
+    kl_coefficients (B,): of the starting model, and of a KL term by class of problem, None where nobody has said them.
     """
 
     model: PreTrainedModel
@@ -51,6 +52,7 @@ class CreditInputs:
     correct: Tensor | None = None
     announcement: Sequence[int] = ()
     step_end_ids: Tensor | None = None
+    spellings: Tensor | None = None
     process_rewards: Tensor | None = None
     reference_logprobs: Tensor | None = None
     kl_coefficients: Tensor | None = None
@@ -93,6 +95,14 @@ class CreditInputs:
             raise DataError("This method needs to know which completions are right, but was called without.")
         return self.correct
 
+    def known_spellings(self) -> Tensor:
+        """(B, V, K) of the right answer. Raises DataError where nobody has said them."""
+        if self.spellings is None:
+            raise DataError(
+                "This method needs other spellings of the right answer, but was called without: train with it."
+            )
+        return self.spellings
+
     def known_process_rewards(self) -> Tensor:
         """(B, T) of a reward model. Raises DataError where there is none."""
         if self.process_rewards is None:
@@ -127,7 +137,7 @@ class CreditInputs:
 
 BY_COMPLETION = (
     *("advantages", "groups", "rewards", "values", "old_logprobs", "correct"),
-    *("process_rewards", "reference_logprobs", "kl_coefficients"),
+    *("spellings", "process_rewards", "reference_logprobs", "kl_coefficients"),
 )
 
 

@@ -23,12 +23,14 @@ class InformationAdvantages:
     As published (`by_step` false) it is one number for a completion, sum of its gains normalised within the group, for the
     tokens of its reasoning, and the mean of that loss is over these alone: hence the factor tokens / reasoning tokens. With
     `by_step` (ours) each step has its own gain, normalised over all steps of the group, for its own tokens, without the factor.
-    Both losses are clipped together, by the sign of the sum; on the policy that changes nothing.
+    Both losses are clipped together, by the sign of the sum; on the policy that changes nothing. `spellings`: the right answer
+    counts in whichever spelling is likeliest, of those that the task knows.
     """
 
     outcome: float = 1.0
     gain: float = 1.0
     by_step: bool = False
+    spellings: bool = False
     max_tokens_per_forward: int = 2048
     gives: ClassVar[Literal["advantages"]] = "advantages"
     needs_batch: ClassVar[bool] = True
@@ -39,6 +41,8 @@ class InformationAdvantages:
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T)."""
+        if self.spellings:
+            inputs.known_spellings()
         gains, steps = information_gains(inputs, self.max_tokens_per_forward)
         groups, reasoning = inputs.known_groups(), inputs.batch.reasoning_mask
         if self.by_step:
@@ -58,6 +62,7 @@ def information_gains(inputs: CreditInputs, max_tokens: int) -> tuple[Tensor, Te
 
     g_k = max(0, l_k - h_{k-1}), l_k the mean log-likelihood of the right answer's tokens where it is announced behind the first k
     steps, h_k the highest of l_0 ... l_k (watermark): what was lost and won back earns nothing, and the sum is max l - l_0.
+    Where other spellings of the answer are known, l_k is the highest of them all.
     A completion without an answer span has no reasoning that is known as such, and no gain. Raises DataError where the right
     answer, the announcement or what ends a step is not known.
     """
@@ -72,14 +77,13 @@ def information_gains(inputs: CreditInputs, max_tokens: int) -> tuple[Tensor, Te
     counts = step_counts(steps, batch.reasoning_mask).tolist()
     gains = torch.zeros(len(batch), max(1, *counts), device=ends.device)
     lengths = zip(batch.prompt_lengths.tolist(), batch.reasoning_mask.sum(dim=1).tolist(), strict=True)
-    ids, answers, marked = batch.input_ids.tolist(), batch.gold_ids.tolist(), ends.tolist()
-    golds = [own[:count] for own, count in zip(answers, batch.gold_mask.sum(dim=1).tolist(), strict=True)]
+    ids, answers, marked = batch.input_ids.tolist(), _right_answers(inputs), ends.tolist()
     for row, (prompt, reasoning) in enumerate(lengths):
         if reasoning:
             within = [place + 1 for place, ended in enumerate(marked[row][: reasoning - 1]) if ended]
             prefixes = [ids[row][prompt : prompt + border] for border in (0, *within, reasoning)]
-            likelihoods = _likelihoods(inputs, ids[row][:prompt], prefixes, golds[row], max_tokens)
-            gains[row, : len(prefixes) - 1] = watermarked(likelihoods)
+            likelihoods = [_likelihoods(inputs, ids[row][:prompt], prefixes, gold, max_tokens) for gold in answers[row]]
+            gains[row, : len(prefixes) - 1] = watermarked(torch.stack(likelihoods).amax(dim=0))
     return gains, steps
 
 
@@ -101,6 +105,14 @@ def normalised(values: Tensor, groups: Tensor) -> Tensor:
         if own.sum() > 1:
             found[own] = (values[own] - values[own].mean()) / (values[own].std() + EPS)
     return found
+
+
+def _right_answers(inputs: CreditInputs) -> list[list[list[int]]]:
+    """Of each completion the token ids of the right answer, and of its other spellings where these are known."""
+    padded = inputs.batch.gold_ids.masked_fill(~inputs.batch.gold_mask, -1)[:, None].tolist()
+    if inputs.spellings is not None:
+        padded = [[*own, *others] for own, others in zip(padded, inputs.spellings.tolist(), strict=True)]
+    return [[ids for one in own if (ids := [token for token in one if token >= 0])] for own in padded]
 
 
 @torch.no_grad()

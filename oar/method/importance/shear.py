@@ -1,7 +1,8 @@
 """SHEAR: how far hidden states lie from those of the group's completions of the other outcome (arXiv 2604.23318)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import ClassVar, Literal
 
@@ -12,7 +13,7 @@ from oar.common.errors import ConfigError
 from oar.method.forward.logprobs import run_completions
 from oar.method.importance.base import CreditInputs, chunks
 
-DISTANCES = ("sinkhorn", "chamfer")
+DISTANCES = ("sinkhorn", "chamfer", "mmd")
 NORMALISERS = ("global_norm", "per_rollout_mean1")
 BLOCK = 2**24  # costs that are held at a time: pairs of spans times pairs of tokens
 
@@ -24,7 +25,10 @@ class ShearWeights:
     Spans are `window` tokens long and begin every `stride` tokens, as many as it takes to cover the completion; the tokens of a
     span are points of equal mass, their last hidden states. `sinkhorn`: transport cost <P, C> of the entropic plan P, C the
     Euclidean distance, its epsilon a share of the mean cost, `iterations` of both updates. `chamfer`: half the sum of the mean
-    distances of each point to the nearest one of the other span.
+    distances of each point to the nearest one of the other span. `mmd`: s x MMD, the maximum mean discrepancy of the two spans
+    under the kernel exp(-|a - b|^2 / (2 s^2)); s, one number a group, is the mean distance of a state of a right completion to
+    one of a wrong one. The factor s keeps the unit of states, which `normalise` divides by: with a large s it is the distance
+    of the spans' means. Paper: an MMD with this kernel; s, the factor and the root are our reading.
     `normalise`: `global_norm` divides by the mean norm of the group's states (paper), `per_rollout_mean1` by the completion's
     own mean, which keeps the mass. `exclude_answer`: spans end where the marker begins; what follows weighs 1.
     Right and wrong is the sign of the advantage; where a group lacks one of the two its completions weigh 1.
@@ -74,11 +78,15 @@ class ShearWeights:
         if self.exclude_answer:
             counts = torch.where(batch.has_answer, batch.reasoning_mask.sum(dim=1), counts)
         compared = [own[:count] for own, count in zip(states, counts.tolist(), strict=True)]
-        between = {
-            (one, other): self.span_distances(compared[one], compared[other])
+        pairs = [
+            (one, other)
             for one, other in product(range(len(compared)), repeat=2)
             if signs[one] > 0 > signs[other] and len(compared[one]) and len(compared[other])
-        }
+        ]
+        apart = self.span_distances
+        if self.distance == "mmd":
+            apart = partial(self.mmd_distances, width=_mean_distance(compared, pairs))
+        between = {(one, other): apart(compared[one], compared[other]) for one, other in pairs}
         for row, own in enumerate(compared):
             least = [found.amin(dim=1) for (one, _), found in between.items() if one == row]
             least += [found.amin(dim=0) for (_, other), found in between.items() if other == row]
@@ -103,9 +111,8 @@ class ShearWeights:
         return found
 
     def span_distances(self, one: Tensor, other: Tensor) -> Tensor:
-        """(K, L) between the K spans of states (T, H) and the L spans of states (U, H)."""
-        # By differences: through products of matrices, equal states would be some way apart.
-        costs = torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")
+        """(K, L) between the K spans of states (T, H) and the L spans of states (U, H), by `sinkhorn` or `chamfer`."""
+        costs = _distances(one, other)
         places, held = _spans(len(one), self.window, self.stride, one.device)
         other_places, other_held = _spans(len(other), self.window, self.stride, one.device)
         found = []
@@ -116,6 +123,23 @@ class ShearWeights:
                 self._chamfer(blocks, *masks) if self.distance == "chamfer" else self._sinkhorn(blocks, *masks)
             )
         return torch.cat(found)
+
+    def mmd_distances(self, one: Tensor, other: Tensor, width: Tensor) -> Tensor:
+        """The same by `mmd`, `width` () its s: the mean kernel within each span, less twice that between them, is MMD squared."""
+        width = width.clamp(min=torch.finfo(width.dtype).tiny ** 0.25)  # 0 where all states are equal
+        mine, others = self._shares(one), self._shares(other)
+        within, others_within = (
+            (shares @ _kernel(states, states, width) * shares).sum(dim=1)
+            for shares, states in ((mine, one), (others, other))
+        )
+        squared = within[:, None] + others_within - 2 * mine @ _kernel(one, other, width) @ others.T
+        return width * squared.clamp(min=0).sqrt()
+
+    def _shares(self, states: Tensor) -> Tensor:
+        """(K, T): the mass that each span has at each token of states (T, H), so that a product with it is a mean over spans."""
+        places, held = _spans(len(states), self.window, self.stride, states.device)
+        shares = states.new_zeros(len(places), len(states)).scatter_add(1, places, held.to(states.dtype))
+        return shares / held.sum(dim=1, keepdim=True)
 
     def _chamfer(self, costs: Tensor, held: Tensor, other_held: Tensor) -> Tensor:
         there = costs.masked_fill(~other_held, torch.inf).amin(dim=3, keepdim=True).masked_fill(~held, 0.0)
@@ -136,6 +160,22 @@ class ShearWeights:
             column = -(scaled + row + mass).logsumexp(dim=2, keepdim=True)
         plan = (scaled + row + column + mass + other_mass).exp()
         return (plan * costs).sum(dim=(2, 3))
+
+
+def _distances(one: Tensor, other: Tensor) -> Tensor:
+    """(T, U) between states (T, H) and (U, H)."""
+    # By differences: through products of matrices, equal states would be some way apart.
+    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _kernel(one: Tensor, other: Tensor, width: Tensor) -> Tensor:
+    return (-((_distances(one, other) / width) ** 2) / 2).exp()
+
+
+def _mean_distance(states: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """() of a state of the one to a state of the other, over all pairs of completions; 0 where there are none."""
+    means = [_distances(states[one], states[other]).mean() for one, other in pairs]
+    return torch.stack(means).mean() if means else torch.zeros(())
 
 
 def span_starts(count: int, window: int, stride: int) -> range:

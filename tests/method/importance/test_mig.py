@@ -1,5 +1,6 @@
 """Marginal information gains: by hand, and against whole forwards of each prefix."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -47,17 +48,29 @@ def inputs(**changes: object) -> CreditInputs:
     return replace(credit_inputs(batch, AnswerMeanProbe()), **(known | changes))  # type: ignore[arg-type]
 
 
+SPELLINGS = [[[29], [28]], [[33, 34, 39], [5]], [], [[10]]]  # of the right answers, beside what ROWS has
+
+
+def spelled(spellings: list[list[list[int]]]) -> Tensor:
+    padded = torch.full((len(spellings), 2, 3), -1)
+    for row, own in enumerate(spellings):
+        for place, ids in enumerate(own):
+            padded[row, place, : len(ids)] = torch.tensor(ids)
+    return padded
+
+
 @torch.no_grad()
-def plain_gains(given: CreditInputs) -> list[list[float]]:
-    """By a whole forward for each prefix, and a loop that remembers the highest likelihood so far."""
+def plain_gains(given: CreditInputs, spellings: list[list[list[int]]] | None = None) -> list[list[float]]:
+    """By a whole forward for each prefix and spelling, and a loop that remembers the highest likelihood so far."""
     found = []
-    for prompt, reasoning, _, gold in ROWS:
+    for (prompt, reasoning, _, right), others in zip(ROWS, spellings or [[]] * len(ROWS), strict=True):
         ends = [at + 1 for at, token in enumerate(reasoning) if token == STOP or at + 1 == len(reasoning)]
         gains, highest = [], None
         for end in [0, *ends]:
-            before = [*prompt, *reasoning[:end], MARKER]
-            logits = given.model(torch.tensor([[*before, *gold]])).logits[0, len(before) - 1 : -1].log_softmax(-1)
-            likelihood = float(logits[range(len(gold)), gold].mean())
+            before, likelihood = [*prompt, *reasoning[:end], MARKER], -math.inf
+            for gold in (right, *others):
+                logits = given.model(torch.tensor([[*before, *gold]])).logits[0, len(before) - 1 : -1].log_softmax(-1)
+                likelihood = max(likelihood, float(logits[range(len(gold)), gold].mean()))
             if highest is not None:
                 gains.append(max(0.0, likelihood - highest))
             highest = likelihood if highest is None else max(highest, likelihood)
@@ -85,6 +98,21 @@ def test_gains_are_those_of_whole_forwards_of_each_prefix(max_tokens: int) -> No
     assert (gains > 0.05).any()
     assert steps[0, :8].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
     assert steps[1, :3].tolist() == [0, 0, 1]
+
+
+def test_the_likeliest_spelling_counts() -> None:
+    """Step by step another one may be the likeliest; the gain is that of the highest curve of all."""
+    given = inputs(spellings=spelled(SPELLINGS))
+    gains, _ = information_gains(given, 2048)
+    expected, alone = plain_gains(given, SPELLINGS), plain_gains(given)
+    for row, values in enumerate(expected):
+        assert gains[row, : len(values)].tolist() == pytest.approx(values, abs=1e-5)
+    assert expected[0] != pytest.approx(alone[0], abs=1e-2)
+    assert expected[2] == alone[2]  # it has one spelling
+    found = InformationAdvantages(spellings=True)(given)
+    assert not torch.allclose(found, InformationAdvantages()(inputs()))
+    with pytest.raises(DataError, match="other spellings"):
+        InformationAdvantages(spellings=True)(inputs())
 
 
 def compared(values: list[float]) -> Tensor:

@@ -1,5 +1,6 @@
 """SHEAR against loops over spans, with a Sinkhorn of plain products, and where the distance is known."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,27 @@ def plain_chamfer(one: Tensor, other: Tensor) -> float:
     return (sum(there) / len(there) + sum(back) / len(back)) / 2
 
 
+def plain_mmd(one: Tensor, other: Tensor, width: float) -> float:
+    """By loops over pairs of states, in float64."""
+
+    def kernel(some: Tensor, others: Tensor) -> float:
+        found = [math.exp(-float((a - b).double().square().sum()) / (2 * width**2)) for a in some for b in others]
+        return sum(found) / len(found)
+
+    return width * math.sqrt(max(0.0, kernel(one, one) + kernel(other, other) - 2 * kernel(one, other)))
+
+
+def plain_width(states: dict[int, Tensor], advantages: list[float]) -> float:
+    """The mean over pairs of a right and a wrong completion of the mean distance of their states."""
+    right, wrong = ([at for at in states if sign * advantages[at] > 0] for sign in (1, -1))
+    means = [
+        sum(float((a - b).norm()) for a in states[one] for b in states[other]) / len(states[one]) / len(states[other])
+        for one in right
+        for other in wrong
+    ]
+    return sum(means) / len(means)
+
+
 def plain(given: CreditInputs, signal: ShearWeights) -> Tensor:
     """Weights by the definition, span by span."""
     states, advantages = states_of(given), given.known_advantages().tolist()
@@ -77,6 +99,9 @@ def plain(given: CreditInputs, signal: ShearWeights) -> Tensor:
             candidates = [against for other in opposing for against in cut[other]]
             if signal.distance == "chamfer":
                 least = min(plain_chamfer(span, against) for against in candidates)
+            elif signal.distance == "mmd":
+                width = plain_width(spans, advantages)
+                least = min(plain_mmd(span, against, width) for against in candidates)
             else:
                 least = min(plain_sinkhorn(span, against, signal.epsilon, signal.iterations) for against in candidates)
             for at in range(start, min(start + signal.window, len(distance))):
@@ -97,6 +122,8 @@ def length_of(given: CreditInputs, row: int, signal: ShearWeights) -> int:
     [
         {},
         {"distance": "chamfer"},
+        {"distance": "mmd"},
+        {"distance": "mmd", "window": 5, "stride": 1, "exclude_answer": True},
         {"normalise": "per_rollout_mean1"},
         {"exclude_answer": True},
         {"window": 100, "stride": 25},
@@ -142,6 +169,24 @@ def test_distances_that_are_known(distance: str) -> None:
     assert float(signal.span_distances(states, states + shift)) == pytest.approx(float(shift.norm()), rel=1e-2)
     one = states[:1].repeat(3, 1)
     assert float(signal.span_distances(one, one)) == 0.0  # no cost at all
+
+
+def test_mmd_where_it_is_known() -> None:
+    signal = ShearWeights(distance="mmd")
+    states = 10 * torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    shift = torch.full((5,), 0.3)
+    for width in (1.0, 20.0):
+        same = signal.mmd_distances(states, states, torch.tensor(width))
+        assert float(same) < 1e-3 * width
+        # Two states: the kernel is 1 within each, so MMD^2 = 2 - 2 k.
+        one, other = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
+        kernel = math.exp(-25 / (2 * width**2))
+        expected = width * math.sqrt(2 - 2 * kernel)
+        assert float(signal.mmd_distances(one, other, torch.tensor(width))) == pytest.approx(expected, rel=1e-5)
+    # A kernel that is wide beside the states sees their means alone.
+    wide = signal.mmd_distances(states, states + shift, torch.tensor(300.0))
+    assert float(wide) == pytest.approx(float(shift.norm()), rel=0.05)
+    assert float(signal.mmd_distances(states, states, torch.tensor(0.0))) == 0.0
 
 
 def test_a_larger_epsilon_keeps_equal_spans_apart() -> None:
