@@ -111,6 +111,9 @@ class TrainConfig:
         for key in ("output_dir", "resume", "allow_targets", "device", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
+        for key in ("path", "reference"):  # what was computed before there were any is computed alike
+            if content["probe"][key] is None:
+                del content["probe"][key]
         for key in (
             "steps",
             "checkpoint_every",
