@@ -92,7 +92,7 @@ def load_scorer(path: str | None, tokenizer: PreTrainedTokenizerBase, dtype: str
     model = _loaded(AutoModelForSequenceClassification, Path(path), dtype)
     if not isinstance(getattr(model, "score", None), nn.Linear):
         raise DataError(
-            f"probe.path must hold a decoder with a linear head `score`, such as Qwen2ForSequenceClassification, but {path} holds "
+            f"probe.path must hold a decoder with a linear head `score`, as Qwen2ForSequenceClassification is, but {path} holds "
             f"{type(model).__name__}: take another reward model."
         )
     return model.requires_grad_(False)
