@@ -1,6 +1,7 @@
 """The choices that keys of the method have, named once: the configuration checks them without loading torch."""
 
-PROBES = ("warmup", "lt_logits", "as_mean", "as_joint")
+PROBES = ("warmup", "lt_logits", "as_mean", "as_joint", "reference", "reward_model")
+REFERENCES = ("solution", "answer")  # of probe.reference
 COUNTERFACTUALS = ("pad", "random_token", "resampled", "knockout")
 THRESHOLDS = ("quantile", "absolute", "released_drift")
 AGGREGATIONS = ("sequence_mean", "token_mean", "constant")

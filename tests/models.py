@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
 from oar.method.batch import CompletionBatch, collate
 from oar.method.forward.logprobs import score_completions
@@ -34,6 +34,14 @@ def tiny_model(seed: int = 0, *, vocab: int = VOCAB, tied: bool = False, layers:
     return Qwen2ForCausalLM(config).eval()
 
 
+def tiny_scorer(seed: int = 1, *, layers: int = 2) -> Qwen2ForSequenceClassification:
+    """A random reward model that reads the tokens of `tiny_model`, frozen."""
+    config = tiny_model(layers=layers).config
+    config.num_labels = 1
+    torch.manual_seed(seed)
+    return Qwen2ForSequenceClassification(config).eval().requires_grad_(False)
+
+
 def spread_embeddings(spread: float) -> Qwen2ForCausalLM:
     """A random bfloat16 model whose input embeddings have this standard deviation."""
     torch.manual_seed(0)
@@ -44,8 +52,13 @@ def spread_embeddings(spread: float) -> Qwen2ForCausalLM:
     return model.bfloat16()
 
 
-def random_batch(seed: int, rows: int = 4, *, longest: int = 12, unanswered: tuple[int, ...] = ()) -> CompletionBatch:
-    """Completions of random lengths: reasoning (at least one token), one marker token, an answer of 1-3 tokens, EOS."""
+def random_batch(
+    seed: int, rows: int = 4, *, longest: int = 12, unanswered: tuple[int, ...] = (), needs_answer: bool = True
+) -> CompletionBatch:
+    """Completions of random lengths: reasoning (at least one token), one marker token, an answer of 1-3 tokens, EOS.
+
+    Each has a reference response of 1-4 tokens. `needs_answer`: as in `oar.tasks.task.Task.segments`.
+    """
     rng = torch.Generator().manual_seed(seed)
 
     def draw(low: int, high: int) -> int:
@@ -60,9 +73,11 @@ def random_batch(seed: int, rows: int = 4, *, longest: int = 12, unanswered: tup
         prompts.append([2, *tokens(draw(1, 6))])
         completions.append([*tokens(reasoning), MARKER, *tokens(answer), 1])
         found = Segments(reasoning, reasoning + 1, reasoning + 1 + answer)
-        segments.append(None if row in unanswered else found)
+        absent = None if needs_answer else Segments.without_answer(len(completions[-1]))
+        segments.append(absent if row in unanswered else found)
     logprobs = [[-1.0] * len(completion) for completion in completions]
-    return collate(prompts, completions, logprobs, segments, pad_id=PAD)
+    references = [tokens(draw(1, 4)) for _ in range(rows)]
+    return collate(prompts, completions, logprobs, segments, references=references, pad_id=PAD)
 
 
 def in_contexts(batch: CompletionBatch, *, without: tuple[int, ...] = ()) -> CompletionBatch:

@@ -40,7 +40,7 @@ from oar.learner.credit import credit_assigner, given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import weight_metrics
-from oar.model.load import load_policy, load_tokenizer, weight_files
+from oar.model.load import load_policy, load_scorer, load_tokenizer, weight_files
 from oar.tasks.task import Task
 from oar.tasks.words import language
 
@@ -173,7 +173,7 @@ def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedMod
             max_new_tokens=settings.rollout.max_new_tokens,
             seed=derive_seed(cfg.seed, "gradient signal", first),
         )
-    return grade_rollouts(problems, groups, task, model.device)
+    return grade_rollouts(problems, groups, task, model.device, needs_answer=settings.probe.needs_answer)
 
 
 def token_weights(
@@ -181,7 +181,8 @@ def token_weights(
 ) -> Tensor:
     """(B, T) as a training step of the arm would weigh the tokens once the probe's warm-up is over."""
     estimator = build("method.estimator", settings.method.estimator, settings.allow_targets)
-    credit = credit_assigner(settings, task, estimator, settings.probe.warmup_steps)(
+    scorer = load_scorer(settings.probe.path, task.tokenizer, settings.model.dtype)
+    credit = credit_assigner(settings, task, estimator, settings.probe.warmup_steps, scorer)(
         model,
         graded.batch,
         scores,

@@ -20,6 +20,7 @@ from oar.method.gating import threshold_importance
 from oar.method.importance import needs_batch
 from oar.method.losses import clipped_tokens, policy_log_ratio
 from oar.method.segments import Segments
+from oar.model.load import load_scorer
 from oar.tasks.task import Task
 
 LOGGED = "as the run logged it"
@@ -87,6 +88,7 @@ def model_signals(
             )
     batch = _batch(samples, task.pad_id, model.device)
     scores = score_batch(model, batch, settings)
+    scorer = load_scorer(settings.probe.path, task.tokenizer, settings.model.dtype)
     found = []
     for name, method in methods.items():
         estimator = build("method.estimator", method.estimator, settings.allow_targets)
@@ -96,7 +98,7 @@ def model_signals(
                     f"{name} is not computed anew: it compares all completions of a step, and a run keeps some."
                 )
             continue
-        assigner = credit_assigner(replace(settings, method=method), task, estimator, step - 1)
+        assigner = credit_assigner(replace(settings, method=method), task, estimator, step - 1, scorer)
         try:
             credit = assigner(
                 model,

@@ -43,7 +43,7 @@ def run_study(
             subject, importance = load_subject(plan, weights, completions), {}
             with stage(progress, f"{model}: {len(plan.signals)} signals", total=len(plan.signals)) as advance:
                 for done, (signal, settings) in enumerate(plan.signals.items()):
-                    importance[signal] = kept_importance(subject, settings, plan.settings, completions)
+                    importance[signal] = kept_importance(subject, settings, completions)
                     advance(done + 1)
             with stage(progress, f"{model}: {name.replace('_', ' ')}"):
                 table = measure(weights, subject, importance)

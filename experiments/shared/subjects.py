@@ -7,7 +7,7 @@ experiments with the same settings look at the same completions.
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -111,7 +111,7 @@ class Plan:
     def of(cls, cfg: SubjectConfig) -> "Plan":
         """Raises ConfigError for whatever cannot work, before anything starts."""
         settings, training = replace(cfg.compose(), probe=cfg.probe), cfg.compose(*cfg.training_overrides())
-        signals = {name: cfg.compose(*overrides) for name, overrides in cfg.signals.items()}
+        signals = {name: signal_settings(cfg, overrides) for name, overrides in cfg.signals.items()}
         for signal in signals.values():
             build("method.estimator", signal.method.estimator, signal.allow_targets)
         sets = [load_benchmark(name, cfg.split, cfg.problems) for name in settings.benchmark.sets]
@@ -135,6 +135,13 @@ class Plan:
         models = [f"`{name}`: {own[name] if path == AUTO else f'`{path}`'}" for name, path in cfg.models.items()]
         keys = ("split", "problems", "samples", "seed")
         return {key: getattr(cfg, key) for key in keys} | {"probe": cfg.probe.name, "models": "; ".join(models)}
+
+
+def signal_settings(cfg: SubjectConfig, overrides: Sequence[str]) -> TrainConfig:
+    """conf/train as a signal has it, under the measurement's probe unless it names one of its own."""
+    signal = cfg.compose(*overrides)
+    own = any(override.startswith("probe") for override in overrides)
+    return signal if own else replace(signal, probe=cfg.probe)
 
 
 def draw_all(plan: Plan, progress: Progress) -> dict[str, tuple[Path, Path]]:
@@ -219,9 +226,9 @@ def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
     return examine(load_policy(model, plan.settings.model.dtype), task, plan.problems, groups, plan.settings)
 
 
-def kept_importance(subject: Subject, signal: TrainConfig, settings: TrainConfig, folder: Path) -> Tensor:
+def kept_importance(subject: Subject, signal: TrainConfig, folder: Path) -> Tensor:
     """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
-    made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(settings.probe)}
+    made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(signal.probe)}
     file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".npy")
 
     def write(importance: NDArray[Any], to: Path) -> None:

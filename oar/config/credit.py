@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oar.config.checks import one_of, require
-from oar.names import CONTROLS, COUNTERFACTUALS, CUTS, PROBES, TEACHERS, THRESHOLDS
+from oar.names import CONTROLS, COUNTERFACTUALS, CUTS, PROBES, REFERENCES, TEACHERS, THRESHOLDS
 
 
 def check_reward(reward: Mapping[str, Any]) -> None:
@@ -126,10 +126,26 @@ class ProbeConfig:
     name: str
     warmup_steps: int
     conclude: str | None
+    path: str | None = None
+    reference: str | None = None
 
     def __post_init__(self) -> None:
         one_of("probe.name", self.name, PROBES)
         require(self.warmup_steps >= 0, "probe.warmup_steps", "0 or more", self.warmup_steps)
+        scored, referred = self.name == "reward_model", self.name == "reference"
+        require(
+            bool(self.path) == scored,
+            "probe.path",
+            "a reward model's folder with probe=reward_model, else null",
+            self.path,
+        )
+        expected = f"{' or '.join(REFERENCES)} with probe=reference, else null"
+        require(self.reference in (REFERENCES if referred else (None,)), "probe.reference", expected, self.reference)
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether the outcome is the completion's own answer, so that one without an answer span has none."""
+        return self.name not in ("reference", "reward_model")
 
 
 @dataclass

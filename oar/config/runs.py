@@ -118,8 +118,12 @@ class TrainConfig:
         for key in ("output_dir", "resume", "allow_targets", "device", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
-        if self.method.generic is None:  # a run from before there were any computes the same
+        # What was computed before there were these keys is computed alike.
+        if self.method.generic is None:
             del content["method"]["generic"]
+        for key in ("path", "reference"):
+            if content["probe"][key] is None:
+                del content["probe"][key]
         for key in (
             "steps",
             "checkpoint_every",

@@ -22,7 +22,7 @@ from oar.learner.checkpoint import resumable_checkpoint
 from oar.learner.credit import Method
 from oar.learner.launch import learner_command
 from oar.learner.recovery import ENGINE_LOST
-from oar.model.load import weights_size
+from oar.model.load import load_tokenizer, refuse_as_scorer, weights_size
 from oar.rollout.access import TOKEN_VARIABLE, engine_token
 from oar.rollout.client.http import BUSY_S, HttpServer
 from oar.rollout.server.engine import EngineOptions, VllmEngine, telling_lines
@@ -67,6 +67,8 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
         refuse_unreadable([*([source.problem_set] if isinstance(source, DatasetSource) else []), *benchmarks.values()])
     refuse_contaminated(source, cfg.benchmark, cfg.data.allow_contaminated)
     start_model = model_folder(cfg.model, lambda line: print(line, flush=True))
+    if cfg.probe.path is not None:
+        refuse_as_scorer(Path(cfg.probe.path), load_tokenizer(start_model))
     servers = []
     if not cfg.rollout.urls:
         gpus = cfg.learner.ranks

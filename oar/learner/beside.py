@@ -1,4 +1,4 @@
-"""What stands beside the policy, where a method asks for it: a starting model, a teacher, a reward model, a KL term by class."""
+"""What stands beside the policy, where a method or a probe asks for it: a starting model, a teacher, reward models, a KL term."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +18,13 @@ from oar.learner.reward_model import RewardModel
 from oar.learner.teacher import TEACHER_FOLDER, follow, load_beside, save_beside
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import score_completions
-from oar.model.load import load_policy
+from oar.model.load import load_policy, load_scorer, load_tokenizer
 
 
 @dataclass
 class Beside:
-    """reference: the frozen starting model; teacher: who has a privileged look, None for the policy itself.
+    """reference: the frozen starting model; teacher: who has a privileged look, None for the policy itself; reward_model: one
+    that is trained beside the policy; scorer: the frozen one of probe=reward_model.
 
     Every rank holds them whole. None where nobody asks for them.
     """
@@ -33,6 +34,7 @@ class Beside:
     teacher: PreTrainedModel | None = None
     reward_model: RewardModel | None = None
     adapted_kl: AdaptedKl | None = None
+    scorer: PreTrainedModel | None = None
 
     @classmethod
     def loaded(cls, cfg: TrainConfig, start: Path, checkpoint: Path | None) -> "Beside":
@@ -41,6 +43,7 @@ class Beside:
         asked = cfg.learner.kl_coef > 0 or method.needs_reference or of_method.kind == "start"
         reference = load_policy(start, dtype) if asked else None
         beside = cls(cfg, reference, teacher=reference if of_method.kind == "start" else None)
+        beside.scorer = load_scorer(cfg.probe.path, load_tokenizer(start), dtype)
         if of_method.follows:
             beside.teacher = load_beside(start, None if checkpoint is None else checkpoint / TEACHER_FOLDER, dtype)
         if method.learned is not None:

@@ -90,12 +90,14 @@ def collate_groups(
     device: torch.device,
     context: str | None = None,
     *,
+    needs_answer: bool = True,
     spellings: bool = False,
 ) -> GradedBatch:
     """Find each completion's segments and its ground truth, and collate all.
 
-    `context` (`oar.names.CONTEXTS`): what privileged prompts show, None where none are asked for. `spellings`: whether the right
-    answer is written in other ways too.
+    `context` (`oar.names.CONTEXTS`): what privileged prompts show, None where none are asked for. `needs_answer`: whether the
+    probe reads the answer; where it does not, a completion without an answer span is all reasoning (docs/METHOD.md §3).
+    `spellings`: whether the right answer is written in other ways too.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     owners = [group.problem for group in groups for _ in group.rollouts]
@@ -106,11 +108,15 @@ def collate_groups(
         [rollout.prompt_ids for rollout in rollouts],
         [rollout.completion_ids for rollout in rollouts],
         [rollout.sampler_logprobs for rollout in rollouts],
-        [task.segments(rollout.completion_ids, text) for rollout, text in zip(rollouts, texts, strict=True)],
+        [
+            task.segments(rollout.completion_ids, text, needs_answer=needs_answer)
+            for rollout, text in zip(rollouts, texts, strict=True)
+        ],
         [gold for group in groups for gold in [task.encode_gold(group.problem)] * len(group.rollouts)],
         None
         if context is None
         else [ids for one in groups for ids in task.encode_contexts(context, one.problem, one.texts, one.verdicts)],
+        references=[ids for group in groups for ids in [task.encode_solution(group.problem)] * len(group.rollouts)],
         pad_id=task.pad_id,
         device=device,
     )
@@ -138,9 +144,11 @@ def grade_rollouts(
     task: Task,
     device: torch.device,
     context: str | None = None,
+    *,
+    needs_answer: bool = True,
 ) -> GradedBatch:
     """Both at once: from the completions of each problem to a batch."""
-    return collate_groups(grade_groups(problems, groups, task), task, device, context)
+    return collate_groups(grade_groups(problems, groups, task), task, device, context, needs_answer=needs_answer)
 
 
 def _collated_marks(marks: Sequence[Mapping[str, Sequence[int]]], completion_mask: Tensor) -> dict[str, Tensor]:

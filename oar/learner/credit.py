@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from oar.common.clock import Clock
 from oar.common.errors import ConfigError
 from oar.common.seeding import derive_seed
-from oar.config import TrainConfig, build
+from oar.config import ProbeConfig, TrainConfig, build
 from oar.learner.collect import GradedBatch
 from oar.learner.distributed import Ranks
 from oar.method.auxiliary import AuxiliaryLoss, KlByClass
@@ -26,10 +26,11 @@ from oar.method.importance import (
     gives,
     needs_batch,
     needs_continuations,
+    reads_gold,
 )
 from oar.method.importance.base import BY_COMPLETION, context_of
 from oar.method.losses import Surrogate
-from oar.method.probes import make_probe
+from oar.method.probes import Probe, make_probe
 from oar.tasks.task import Task
 
 
@@ -85,6 +86,11 @@ class Method:
                 "learner.ranks must be 1 where a KL term knows classes of problems, as the first rank does, but is "
                 f"{cfg.learner.ranks}."
             )
+        if reads_gold(method.signal) and not cfg.probe.needs_answer:
+            raise ConfigError(
+                f"probe must be one that reads the answer with {cfg.method.name}, which reads the right answer in its place, but "
+                f"is {cfg.probe.name}."
+            )
         if cfg.method.teacher.kind != "live" and method.context is None:
             raise ConfigError(
                 f"method.teacher.kind must be live where the method asks for no privileged context, but is "
@@ -128,16 +134,28 @@ class Method:
         return self.signed or self.auxiliary is not None
 
 
-def credit_assigner(cfg: TrainConfig, task: Task, signal: CreditSignal, step: int) -> CreditAssigner:
-    """The method of a configuration in training step `step` (from 0), on which the probe's warm-up depends."""
-    conclude = task.encode_marker(cfg.probe.conclude)
+def credit_assigner(
+    cfg: TrainConfig, task: Task, signal: CreditSignal, step: int, scorer: PreTrainedModel | None = None
+) -> CreditAssigner:
+    """The method of a configuration in training step `step` (from 0), on which the probe's warm-up depends.
+
+    scorer: the reward model of probe=reward_model.
+    """
     return CreditAssigner(
         signal,
         make_gate(**cfg.gating.options()),
-        make_probe(cfg.probe.name, conclude, step=step, warmup_steps=cfg.probe.warmup_steps),
+        probe_of(cfg.probe, task, step, scorer),
         cfg.method.times_surprisal,
         cfg.method.preserve_mass,
         cfg.method.control,
+    )
+
+
+def probe_of(cfg: ProbeConfig, task: Task, step: int, scorer: PreTrainedModel | None = None) -> Probe:
+    """The probe of a configuration in training step `step` (from 0)."""
+    conclude = task.encode_marker(cfg.conclude)
+    return make_probe(
+        cfg.name, conclude, step=step, warmup_steps=cfg.warmup_steps, reference=cfg.reference, scorer=scorer
     )
 
 

@@ -22,9 +22,9 @@ class Sample:
 
     Lists have an entry per completion token. prompt: the question, of a generic completion its stripped prompt; row: its place
     in the step's batch, from which its random draws derive; segments: `oar.method.segments.Segments`, None where there is no
-    answer; rewards: what it earns by name, of which `reward` is the weighted sum; old_logprobs and entropy (nats): of the policy
-    that drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0 and 1 where the advantage is 0;
-    marks: the task's ground truth by name, as positions.
+    answer and the probe needs one; rewards: what it earns by name, of which `reward` is the weighted sum; old_logprobs and
+    entropy (nats): of the policy that drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0 and
+    1 where the advantage is 0; marks: the task's ground truth by name, as positions.
     """
 
     row: int
@@ -107,7 +107,7 @@ def _sample(task: Task, report: StepReport, row: int) -> Sample:
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         tokens=[task.decode([token]) for token in completion_ids],
-        segments=[borders[0], sum(borders[:2]), sum(borders)] if borders[2] else None,
+        segments=[borders[0], sum(borders[:2]), sum(borders)] if any(borders) else None,
         old_logprobs=per_token(credit.old_logprobs, 6),
         entropy=per_token(credit.entropy, 5),
         token_importance=per_token(credit.token_importance, 5),

@@ -108,9 +108,16 @@ class Learner:
     def fits(self, problem: Problem) -> bool:
         """Whether its prompt leaves room for a whole completion: the engine refuses one that does not.
 
-        Raises DataError where the method is to show a solution that the problem does not have, or to strip a prompt of nothing.
+        Raises DataError where the method is to show a solution, or the probe to read a reference, that the problem does not have,
+        and where a prompt is to be stripped of nothing.
         """
-        rollout = self.cfg.rollout
+        rollout, reference = self.cfg.rollout, self.cfg.probe.reference
+        encode = {"solution": self.task.encode_solution, "answer": self.task.encode_gold}
+        if reference is not None and not encode[reference](problem):
+            raise DataError(
+                f"probe=reference needs the {reference} of every problem, but {problem.id} of {problem.benchmark} has none: "
+                "change probe.reference, or choose another probe."
+            )
         if self.method.context == "solution":
             self.task.encode_contexts("solution", problem, [], [])
         prompts = [self.task.encode_prompt(problem)]
@@ -123,8 +130,10 @@ class Learner:
         device = self.model.device
         graded = None
         if self.ranks.first:
-            method = self.method
-            graded = collate_groups(groups, self.task, device, method.context, spellings=method.spellings)
+            needs_answer, method = self.cfg.probe.needs_answer, self.method
+            graded = collate_groups(
+                groups, self.task, device, method.context, needs_answer=needs_answer, spellings=method.spellings
+            )
         return share_graded(graded, self.ranks, device)
 
     def advantages(self, graded: GradedBatch) -> Tensor:
@@ -154,7 +163,7 @@ class Learner:
             "step_end_ids": self.step_end_ids,
         }
         return StepCredit(
-            credit_assigner(self.cfg, self.task, self.method.signal, self.step),
+            credit_assigner(self.cfg, self.task, self.method.signal, self.step, self.beside.scorer),
             self.method.auxiliary,
             self.model,
             graded,
@@ -251,7 +260,7 @@ def batch_metrics(
 ) -> dict[str, float]:
     """Diagnostics of the rollouts and of their credit (docs/METHOD.md §8)."""
     batch, mask = graded.batch, graded.batch.completion_mask
-    reweighted = batch.has_answer & (advantages != 0)
+    reweighted = batch.has_segments & (advantages != 0)
     token_advantages = credited.token_advantages[mask]
     weights = weight_metrics(credited.token_weights[reweighted], batch.reasoning_mask[reweighted])
     metrics = {
@@ -262,7 +271,7 @@ def batch_metrics(
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
         "train/truncated_share": float(graded.truncated.double().mean()),
         "credit/mean_abs_advantage": float(token_advantages.abs().mean()),
-        "probe/fallback_share": float((~batch.has_answer).float().mean()),
+        "probe/fallback_share": float((~batch.has_segments).float().mean()),
     }
     names = graded.terms[0] if graded.terms else ()
     earned = {f"reward/{name}": sum(terms[name] for terms in graded.terms) / len(graded.terms) for name in names}

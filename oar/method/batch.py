@@ -20,7 +20,8 @@ class CompletionBatch:
     input_ids (B, L), prompt_lengths (B,), completion_lengths (B,), completion_ids (B, T), sampler_logprobs (B, T);
     masks (B, T): completion_mask, and of a completion with an answer span reasoning_mask, marker_mask, answer_mask
     (all False where there is none: docs/METHOD.md §2, fallback). gold_ids and gold_mask (B, K): the tokens of the right answer as
-    it would stand behind the marker; K is 0 where nobody has said them. context_ids (B, C), context_lengths (B,): another
+    it would stand behind the marker; reference_ids and reference_mask (B, S): those of a reference response; K and S are 0 where
+    nobody has said them. context_ids (B, C), context_lengths (B,): another
     prompt, with a privileged look, under which the same completion can be scored; 0 long where a completion has none, and C is
     0 where nobody has made any.
     """
@@ -36,6 +37,8 @@ class CompletionBatch:
     sampler_logprobs: Tensor
     gold_ids: Tensor
     gold_mask: Tensor
+    reference_ids: Tensor
+    reference_mask: Tensor
     context_ids: Tensor
     context_lengths: Tensor
     pad_id: int
@@ -47,6 +50,11 @@ class CompletionBatch:
     def has_answer(self) -> Tensor:
         """(B,) whether the completion has an answer span."""
         return self.answer_mask.any(dim=1)
+
+    @property
+    def has_segments(self) -> Tensor:
+        """(B,) whether reasoning is known as such: there is an answer span, or the outcome needs none."""
+        return self.has_answer | self.reasoning_mask.any(dim=1)
 
     @property
     def has_context(self) -> Tensor:
@@ -102,12 +110,14 @@ def collate(
     golds: Sequence[Sequence[int]] = (),
     contexts: Sequence[Sequence[int]] | None = None,
     *,
+    references: Sequence[Sequence[int]] = (),
     pad_id: int,
     device: torch.device | str = "cpu",
 ) -> CompletionBatch:
-    """Token ids and borders, one entry per completion, as one batch of tensors. `golds`: right answers, of all or of none.
+    """Token ids and borders, one entry per completion, as one batch of tensors.
 
-    `contexts`: privileged prompts, empty for a completion that has none; None where nobody has made any.
+    `golds`, `references`: right answers and reference responses, of all or of none. `contexts`: privileged prompts, empty for
+    a completion that has none; None where nobody has made any.
     """
     prompt_lengths = torch.tensor([len(ids) for ids in prompts])
     completion_lengths = torch.tensor([len(ids) for ids in completions])
@@ -124,6 +134,7 @@ def collate(
         if found is not None:
             borders[row] = torch.tensor([found.reasoning_end, found.answer_start, found.answer_end])
     gold_ids, gold_mask = _padded(golds or [[]] * rows, pad_id)
+    reference_ids, reference_mask = _padded(references or [[]] * rows, pad_id)
     context_ids, context_mask = _padded([[]] * rows if contexts is None else contexts, pad_id, contexts is not None)
     position = torch.arange(width)[None, :]
     reasoning_end, answer_start, answer_end = borders[:, :, None].unbind(1)
@@ -139,6 +150,8 @@ def collate(
         sampler_logprobs=logprobs,
         gold_ids=gold_ids,
         gold_mask=gold_mask,
+        reference_ids=reference_ids,
+        reference_mask=reference_mask,
         context_ids=context_ids,
         context_lengths=context_mask.sum(dim=1),
         pad_id=pad_id,

@@ -90,9 +90,9 @@ class CreditAssigner:
     def assign(self, inputs: CreditInputs) -> Credit:
         """Of B completions, under the probe of `inputs`.
 
-        Two kinds of completions keep weight 1: those without an answer span where there is a gate (the method's fallback to
-        GRPO), and those of advantage 0, whose weights change nothing and so are not computed. Raises DataError naming the row
-        where what the signal gives is NaN or infinite, or negative and no advantage.
+        Two kinds of completions keep weight 1: those without an answer span where there is a gate and the probe needs one (the
+        method's fallback to GRPO), and those of advantage 0, whose weights change nothing and so are not computed. Raises
+        DataError naming the row where what the signal gives is NaN or infinite, or negative and no advantage.
         """
         batch, advantages = inputs.batch, inputs.known_advantages()
         importance = torch.zeros(batch.completion_mask.shape, device=advantages.device)
@@ -101,7 +101,7 @@ class CreditAssigner:
             found = checked(self.signal, inputs)
             return Credit(importance, weights, controlled(found, batch.completion_mask, self.control, inputs.seeds))
         gated = gives(self.signal) == "importance"
-        wanted = (advantages != 0) & (batch.has_answer | (not gated))
+        wanted = (advantages != 0) & (batch.has_segments | (not gated))
         if not gated and needs_batch(self.signal):
             wanted = torch.ones_like(wanted)  # it compares with completions of advantage 0 too
         index = wanted.nonzero()[:, 0]

@@ -11,7 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
+from oar.common.errors import DataError
 from oar.method.batch import CompletionBatch
 
 
@@ -47,8 +49,13 @@ class ProbeInputs:
 class Probe(Protocol):
     """A definition of the outcome. For R rows: logits (R, K, V), read_mask and read_ids (R, K)."""
 
+    @property
+    def model(self) -> PreTrainedModel | None:
+        """Whose outcome it is; None: the policy's."""
+        ...
+
     def inputs(self, batch: CompletionBatch) -> ProbeInputs:
-        """What to run the model on, for completions that have an answer span."""
+        """What to run the model on, for completions that have an answer span, or reasoning where the probe needs no answer."""
         ...
 
     def outcome(self, logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
@@ -56,15 +63,19 @@ class Probe(Protocol):
         ...
 
     def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
-        """How far each row's outcome has moved, (R,), in nats."""
+        """How far each row's outcome has moved, (R,), in nats, or in a reward model's own unit."""
         ...
 
     def log_likelihood(self, outcome: Tensor) -> Tensor:
-        """The log-likelihood of what each row's outcome says, (R,), in nats."""
+        """The log-likelihood of what each row's outcome says, (R,), in nats; of a score the score itself."""
         ...
 
 
-class _Distribution:
+class _OfThePolicy:
+    model: PreTrainedModel | None = None
+
+
+class _Distribution(_OfThePolicy):
     """Outcomes that are distributions over the vocabulary."""
 
     def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
@@ -74,6 +85,30 @@ class _Distribution:
     def log_likelihood(self, outcome: Tensor) -> Tensor:
         """Of the distribution's most likely token."""
         return outcome.amax(dim=-1)
+
+
+class _Number(_OfThePolicy):
+    """Outcomes that are one number."""
+
+    def log_likelihood(self, outcome: Tensor) -> Tensor:
+        """The outcome itself."""
+        return outcome
+
+
+class _Drop(_Number):
+    """What matters is whether a change makes the completion's own answer, or the right one, less likely."""
+
+    def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
+        """The drop: negative where the change made the outcome larger."""
+        return clean - changed
+
+
+class _Move(_Number):
+    """What matters is how far a change moves the number, whichever way: a mistake lowers it, and its change raises it."""
+
+    def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
+        """|clean - changed|, whose slope is 1 or -1 even where nothing moved: what is too small to see is no zero gradient."""
+        return torch.where(changed < clean, clean - changed, changed - clean)
 
 
 class LastTokenProbe(_Distribution):
@@ -139,64 +174,98 @@ class AnswerMeanProbe(_Distribution, _AnswerSpan):
         return (logits.masked_fill(~mask, 0.0).sum(dim=1) / mask.sum(dim=1)).log_softmax(dim=-1)
 
 
-class AnswerJointProbe(_AnswerSpan):
+class AnswerJointProbe(_Drop, _AnswerSpan):
     """`as_joint`: the mean log-likelihood of the answer's tokens, a scalar."""
 
     def outcome(self, logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
         """Mean log-likelihood per answer token, (R,)."""
-        chosen = logits.log_softmax(dim=-1).gather(2, read_ids[:, :, None])[:, :, 0]
-        return chosen.masked_fill(~read_mask, 0.0).sum(dim=1) / read_mask.sum(dim=1)
-
-    def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
-        """The drop of the log-likelihood: negative where the change made the answer likelier."""
-        return clean - changed
-
-    def log_likelihood(self, outcome: Tensor) -> Tensor:
-        """The outcome itself."""
-        return outcome
+        return _log_likelihood(logits, read_mask, read_ids) / read_mask.sum(dim=1)
 
 
-class GoldProbe:
+class GoldProbe(_Drop):
     """The log-likelihood of the right answer behind the completion's own reasoning and marker, whatever it answers."""
 
     def inputs(self, batch: CompletionBatch) -> ProbeInputs:
         """Rows prompt | reasoning | marker | right answer; its last token, which no position that is read sees, is cut off."""
-        start = batch.prompt_lengths[:, None] + batch.answer_mask.int().argmax(dim=1, keepdim=True)
-        count = batch.gold_mask.sum(dim=1, keepdim=True)
-        lengths = (start + count)[:, 0] - 1
-        offset = torch.arange(int(lengths.max()), device=start.device) - start  # (B, L)
-        own = pad(batch.input_ids, (0, offset.shape[1]), value=batch.pad_id)[:, : offset.shape[1]]
-        gold = batch.gold_ids.gather(1, offset.clamp(0, batch.gold_ids.shape[1] - 1))
-        ids = torch.where(offset < 0, own, gold).masked_fill(offset >= count - 1, batch.pad_id)
-        step = torch.arange(batch.gold_ids.shape[1], device=start.device)
-        return ProbeInputs(
-            input_ids=ids,
-            lengths=lengths,
-            reasoning_positions=_completion_positions(batch),
-            read_positions=torch.where(batch.gold_mask, start - 1 + step, 0),
-            read_mask=batch.gold_mask,
-            read_ids=batch.gold_ids,
-        )
+        start = batch.prompt_lengths + batch.answer_mask.int().argmax(dim=1)
+        return _read_behind(batch, start, (), batch.gold_ids, batch.gold_mask)
 
     def outcome(self, logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
         """log p of the whole right answer, (R,), in nats."""
-        chosen = logits.log_softmax(dim=-1).gather(2, read_ids[:, :, None])[:, :, 0]
-        return chosen.masked_fill(~read_mask, 0.0).sum(dim=1)
-
-    def divergence(self, clean: Tensor, changed: Tensor) -> Tensor:
-        """The drop of the log-likelihood: negative where the change made the right answer likelier."""
-        return clean - changed
-
-    def log_likelihood(self, outcome: Tensor) -> Tensor:
-        """The outcome itself."""
-        return outcome
+        return _log_likelihood(logits, read_mask, read_ids)
 
 
-def make_probe(name: str, conclude_ids: Sequence[int], *, step: int, warmup_steps: int) -> Probe:
-    """The probe of this step: `lt_logits`, `as_mean`, `as_joint`, or `warmup`, the paper's schedule.
+class ReferenceProbe(_Move):
+    """`reference`: the mean log-likelihood of a reference response behind the reasoning and a conclude text; no answer needed."""
 
-    `warmup` is `lt_logits` for steps 0 ... warmup_steps - 1, then `as_mean`. Raises KeyError for any other name.
+    def __init__(self, conclude_ids: Sequence[int], of: str) -> None:
+        """`of` (`oar.names.REFERENCES`): the batch's reference responses (`solution`), or its right answers (`answer`)."""
+        self.conclude_ids, self.of = tuple(conclude_ids), of
+
+    def inputs(self, batch: CompletionBatch) -> ProbeInputs:
+        """Rows prompt | reasoning | conclude text | reference, its last token cut off. Raises DataError where one has none."""
+        ids, mask = {
+            "solution": (batch.reference_ids, batch.reference_mask),
+            "answer": (batch.gold_ids, batch.gold_mask),
+        }[self.of]
+        if not mask.any(dim=1).all():
+            raise DataError(f"probe=reference needs the {self.of} of every problem in tokens, but one has none.")
+        end = batch.prompt_lengths + batch.reasoning_mask.sum(dim=1)
+        return _read_behind(batch, end, self.conclude_ids, ids, mask)
+
+    def outcome(self, logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
+        """Mean log-likelihood per token of the reference, (R,), in nats: long and short ones are alike."""
+        return _log_likelihood(logits, read_mask, read_ids) / read_mask.sum(dim=1)
+
+
+class RewardModelProbe(_Move):
+    """`reward_model`: the score that a frozen sequence-classification model gives the whole completion; no answer needed."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """`model`: with one label, reading the policy's token ids (`oar.model.load.load_scorer`)."""
+        self.model = model
+
+    def inputs(self, batch: CompletionBatch) -> ProbeInputs:
+        """Rows prompt | completion, read where transformers reads a score: at the last token that is not the model's padding."""
+        position = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)
+        padding = self.model.config.pad_token_id
+        held = position < (batch.prompt_lengths + batch.completion_lengths)[:, None]
+        if padding is not None:
+            held &= batch.input_ids != padding
+        last = torch.where(held, position, 0).amax(dim=1, keepdim=True)
+        width = int(last.max()) + 1
+        return ProbeInputs(
+            input_ids=batch.input_ids[:, :width].masked_fill(position[:width] > last, batch.pad_id),
+            lengths=last[:, 0] + 1,
+            reasoning_positions=_completion_positions(batch),
+            read_positions=last,
+            read_mask=torch.ones_like(last, dtype=torch.bool),
+            read_ids=torch.zeros_like(last),
+        )
+
+    def outcome(self, logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
+        """The score of each row, (R,), in the model's own unit."""
+        return logits[:, 0, 0]
+
+
+def make_probe(
+    name: str,
+    conclude_ids: Sequence[int],
+    *,
+    step: int,
+    warmup_steps: int,
+    reference: str | None = None,
+    scorer: PreTrainedModel | None = None,
+) -> Probe:
+    """The probe of this step: `lt_logits`, `as_mean`, `as_joint`, `reference`, `reward_model`, or `warmup`, the paper's schedule.
+
+    `warmup` is `lt_logits` for steps 0 ... warmup_steps - 1, then `as_mean`. `reference` and `scorer`: what the probes of these
+    kinds are made of. Raises KeyError for any other name, or where they are missing.
     """
+    if name == "reward_model" and scorer is not None:
+        return RewardModelProbe(scorer)
+    if name == "reference" and reference is not None:
+        return ReferenceProbe(conclude_ids, reference)
     if name == "warmup":
         name = "lt_logits" if step < warmup_steps else "as_mean"
     probes: dict[str, Callable[[], Probe]] = {
@@ -205,6 +274,37 @@ def make_probe(name: str, conclude_ids: Sequence[int], *, step: int, warmup_step
         "as_joint": AnswerJointProbe,
     }
     return probes[name]()
+
+
+def _log_likelihood(logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
+    """(R,) in nats, of the tokens under the mask together."""
+    chosen = logits.log_softmax(dim=-1).gather(2, read_ids[:, :, None])[:, :, 0]
+    return chosen.masked_fill(~read_mask, 0.0).sum(dim=1)
+
+
+def _read_behind(
+    batch: CompletionBatch, end: Tensor, conclude: Sequence[int], ids: Tensor, mask: Tensor
+) -> ProbeInputs:
+    """Rows of what stands before `end` (B,) | conclude text | ids (B, K) under the mask, read where these are predicted.
+
+    The last one of them, which no position that is read sees, is cut off.
+    """
+    position = torch.arange(batch.input_ids.shape[1] + len(conclude) + ids.shape[1], device=end.device)
+    said = torch.cat([ids.new_tensor(conclude).expand(len(batch), -1), ids], dim=1)
+    offset = position - end[:, None]  # (B, L)
+    lengths = end + len(conclude) + mask.sum(dim=1) - 1
+    own = pad(batch.input_ids, (0, len(conclude) + ids.shape[1]), value=batch.pad_id)
+    rows = torch.where(offset < 0, own, said.gather(1, offset.clamp(0, said.shape[1] - 1)))
+    rows = rows.masked_fill(position >= lengths[:, None], batch.pad_id)
+    first = (end + len(conclude) - 1)[:, None]
+    return ProbeInputs(
+        input_ids=rows[:, : int(lengths.max())],
+        lengths=lengths,
+        reasoning_positions=_completion_positions(batch),
+        read_positions=torch.where(mask, first + torch.arange(ids.shape[1], device=end.device), 0),
+        read_mask=mask,
+        read_ids=ids,
+    )
 
 
 def _completion_positions(batch: CompletionBatch) -> Tensor:

@@ -36,6 +36,12 @@ class Segments:
     answer_start: int
     answer_end: int
 
+    @classmethod
+    def without_answer(cls, length: int) -> "Segments":
+        """Of a completion that needs no answer span: all but its last token, at which it ends, is reasoning."""
+        end = max(length - 1, 0)
+        return cls(end, end, end)
+
 
 def find_answer(text: str, markers: Markers) -> AnswerSpan | None:
     """The answer that the last marker of `text` announces, or None where there is none.

@@ -1,11 +1,20 @@
-"""The policy of a Hugging Face folder: its weights and its tokenizer."""
+"""Models of Hugging Face folders: a policy, its tokenizer, and a reward model that scores what it writes."""
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from oar.common.errors import DataError
@@ -69,10 +78,56 @@ def load_trained(
 
 def load_policy(folder: Path, dtype: str) -> PreTrainedModel:
     """The folder's model on this machine's device, dropout off. Raises DataError where there is none."""
+    return _loaded(AutoModelForCausalLM, folder, dtype)
+
+
+def load_scorer(path: str | None, tokenizer: PreTrainedTokenizerBase, dtype: str) -> PreTrainedModel | None:
+    """The reward model in the folder `path`, frozen, beside a policy with this tokenizer; None where there is no path.
+
+    Raises DataError as `refuse_as_scorer`, and where its score is not a linear head's on a decoder.
+    """
+    if path is None:
+        return None
+    refuse_as_scorer(Path(path), tokenizer)
+    model = _loaded(AutoModelForSequenceClassification, Path(path), dtype)
+    if not isinstance(getattr(model, "score", None), nn.Linear):
+        raise DataError(
+            f"probe.path must hold a decoder with a linear head `score`, as Qwen2ForSequenceClassification is, but {path} holds "
+            f"{type(model).__name__}: take another reward model."
+        )
+    return model.requires_grad_(False)
+
+
+def refuse_as_scorer(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises DataError where the folder holds no model with one score, or one with another tokenizer: it reads the policy's ids.
+
+    No weights are read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"probe.path must be a reward model's folder, but: {str(error).splitlines()[0]}") from error
+    made = ", ".join(config.architectures or ["no model"])
+    if not made.endswith("ForSequenceClassification") or config.num_labels != 1:
+        raise DataError(
+            f"probe.path must hold a model for sequence classification with one label, but {folder} holds {made} with "
+            f"{config.num_labels}: train one with make reward-model, or take another."
+        )
+    own = load_tokenizer(folder).get_vocab()
+    other = [token for token, number in tokenizer.get_vocab().items() if own.get(token) != number]
+    if other:
+        raise DataError(
+            f"The reward model in {folder} must have the policy's tokenizer, but {len(other)} of the policy's tokens, "
+            f"{other[0]!r} among them, have another id or none there: take one with the same tokenizer."
+        )
+
+
+def _loaded(auto: Any, folder: Path, dtype: str) -> PreTrainedModel:
+    """A model of the folder on this machine's device, dropout off."""
     disable_progress_bar()
     weight_files(folder)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = auto.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
             attn_implementation="sdpa",

@@ -139,6 +139,10 @@ class Task:
         written = f"{marker}{answer}}}" if marker.endswith("{") else f"{marker} {answer}"
         return list(self.tokenizer.encode(written, add_special_tokens=False))
 
+    def encode_solution(self, problem: Problem) -> list[int]:
+        """Token ids of the problem's reference solution; none where it has none."""
+        return list(self.tokenizer.encode(problem.solution, add_special_tokens=False)) if problem.solution else []
+
     def encode_contexts(
         self, kind: str, problem: Problem, texts: Sequence[str], verdicts: Sequence[Verdict]
     ) -> list[list[int]]:
@@ -173,9 +177,15 @@ class Task:
         """A completion's text, special tokens left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def segments(self, completion_ids: Sequence[int], text: str | None = None) -> Segments | None:
-        """Where reasoning, marker and answer are; None where there is no answer. `text`: the ids decoded, where that is known."""
-        return find_segments(completion_ids, self.decode, self.markers, text)
+    def segments(
+        self, completion_ids: Sequence[int], text: str | None = None, *, needs_answer: bool = True
+    ) -> Segments | None:
+        """Where reasoning, marker and answer are. `text`: the ids decoded, where that is known.
+
+        Where there is no answer: None, or without `needs_answer` all but the last token as reasoning.
+        """
+        found = find_segments(completion_ids, self.decode, self.markers, text)
+        return found if found or needs_answer else Segments.without_answer(len(completion_ids))
 
     def step_starts(self, completion_ids: Sequence[int]) -> list[int]:
         """Where steps of a completion begin, but the first: behind a line's end, in the embedded task a sentence's."""

@@ -33,7 +33,8 @@ def composed(*overrides, name="train"):
 @pytest.mark.parametrize("choice", GROUPS)
 def test_every_option_composes_and_can_be_built(choice):
     of_the_same_sheet = ["data=sheets"] if choice in ("benchmark=sheets", "model=sheets") else []
-    cfg = validated(composed(choice, *of_the_same_sheet, "model.path=folder"), TrainConfig)
+    scored = ["probe.path=folder"] if choice == "probe=reward_model" else []
+    cfg = validated(composed(choice, *of_the_same_sheet, *scored, "model.path=folder"), TrainConfig)
     Method.built(cfg)
     build("data.source", cfg.data.source)
     for name in set(cfg.reward) - {"own"}:  # which names nothing yet
@@ -123,6 +124,12 @@ def test_every_key_has_a_comment():
         ),
         ("rollout.max_new_tokens=256", "rollout.max_model_len"),
         ("probe.name=best", "warmup, lt_logits, as_mean, as_joint"),
+        (
+            "probe=reward_model",
+            "probe.path must be a reward model's folder with probe=reward_model, else null, but is None",
+        ),
+        ("probe.path=folder", "probe.path must be a reward model's folder with probe=reward_model, else null"),
+        ("probe.reference=solution", "probe.reference must be solution or answer with probe=reference, else null"),
         ("tracking.mode=loud", "offline, online, disabled"),
         ("+learner.extra=1", "extra"),
         ("~reward.answer", "reward must be at least one term"),

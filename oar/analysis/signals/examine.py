@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from oar.common.errors import DataError
 from oar.common.seeding import derive_seed
 from oar.config import LearnerConfig, ProbeConfig, TrainConfig, build
 from oar.learner.collect import GradedBatch, grade_rollouts
+from oar.learner.credit import probe_of
 from oar.learner.parity import parity_metrics
 from oar.method.advantages import group_advantages
 from oar.method.batch import CompletionBatch
@@ -22,7 +24,8 @@ from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, gives
 from oar.method.importance.base import context_of
-from oar.method.probes import Probe, make_probe
+from oar.method.probes import Probe
+from oar.model.load import load_scorer
 from oar.rollout.types import Rollout
 from oar.statistics.attribution import Floats
 from oar.tasks.problem import Problem
@@ -38,6 +41,7 @@ class Subject:
     places: tuple[int, ...]  # of each completion among all that were drawn
     drawn: int  # completions, those without an answer included
     look: Callable[[str], CompletionBatch]  # the completions with privileged contexts of a kind
+    probe: Callable[[ProbeConfig], Probe]  # as it is once its warm-up is over
 
     def asked(self, signal: object) -> CreditInputs:
         """The inputs with the contexts that `signal` asks for. Raises DataError where the problems do not have them."""
@@ -68,10 +72,18 @@ def examine(
     rows = (batch.has_answer & batch.reasoning_mask.any(dim=1)).nonzero()[:, 0]
     if not len(rows):
         raise DataError("A signal needs completions with an answer, but the model gave none: train it longer.")
+
+    @cache
+    def scorer(path: str | None) -> PreTrainedModel | None:
+        return load_scorer(path, task.tokenizer, settings.model.dtype)
+
+    def probe(cfg: ProbeConfig) -> Probe:
+        return warm_probe(cfg, task, scorer(cfg.path))
+
     inputs = CreditInputs(
         model,
         batch,
-        warm_probe(settings.probe, task),
+        probe(settings.probe),
         scores,
         _seeds(settings.seed, range(len(batch))),
         graded.marks,
@@ -88,13 +100,12 @@ def examine(
     def look(context: str) -> CompletionBatch:
         return grade_rollouts(problems, groups, task, model.device, context).batch.rows(rows)
 
-    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch), look)
+    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch), look, probe)
 
 
-def warm_probe(cfg: ProbeConfig, task: Task) -> Probe:
-    """The probe once its warm-up is over."""
-    conclude, warm = task.encode_marker(cfg.conclude), cfg.warmup_steps
-    return make_probe(cfg.name, conclude, step=warm, warmup_steps=warm)
+def warm_probe(cfg: ProbeConfig, task: Task, scorer: PreTrainedModel | None = None) -> Probe:
+    """The probe once its warm-up is over; `scorer` as in `probe_of`."""
+    return probe_of(cfg, task, cfg.warmup_steps, scorer)
 
 
 def completion_advantages(rewards: Tensor, cfg: LearnerConfig) -> Tensor:
@@ -110,12 +121,13 @@ def redrawn(subject: Subject, seed: int) -> CreditInputs:
 
 
 def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
-    """What a method's estimator says of every completion, (N, T); its random draws come from the signal's own seed.
+    """What a method's estimator says of every completion, (N, T), under the signal's own probe and with draws of its own seed.
 
     Of signed advantages their size: how much a token counts, whichever way.
     """
     estimator = build("method.estimator", signal.method.estimator, signal.allow_targets)
-    importance: Tensor = estimator(replace(subject.asked(estimator), seeds=redrawn(subject, signal.seed).seeds))
+    seeds, probe = redrawn(subject, signal.seed).seeds, subject.probe(signal.probe)
+    importance: Tensor = estimator(replace(subject.asked(estimator), seeds=seeds, probe=probe))
     return importance.abs() if gives(estimator) == "advantages" else importance
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from oar.method.batch import CompletionBatch
@@ -95,4 +95,11 @@ def predicting_states(forward: Forward, batch: CompletionBatch, row: Tensor, tok
 def read_logits(model: PreTrainedModel, forward: Forward, read_positions: Tensor) -> Tensor:
     """Logits (R, K, V), float32, at `read_positions` (R, K) of a forward: the projection sees R x K hidden states."""
     row = torch.arange(len(read_positions), device=read_positions.device)[:, None]
-    return model.get_output_embeddings()(forward.packing.at(forward.hidden, row, read_positions)).float()
+    return logits_of(model, forward.packing.at(forward.hidden, row, read_positions))
+
+
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """(..., V) in float32 from last hidden states (..., H); of a sequence-classification model its scores, V = 1."""
+    head: nn.Module = model.get_output_embeddings() or model.score
+    logits: Tensor = head(hidden)
+    return logits.float()

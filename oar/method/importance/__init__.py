@@ -7,6 +7,7 @@ from oar.method.importance.base import (
     gives,
     needs_batch,
     needs_continuations,
+    reads_gold,
 )
 from oar.method.importance.continuations import ContinuationAdvantages
 from oar.method.importance.controls import (
@@ -67,4 +68,5 @@ __all__ = [
     "gives",
     "needs_batch",
     "needs_continuations",
+    "reads_gold",
 ]

@@ -57,6 +57,11 @@ class CreditInputs:
     reference_logprobs: Tensor | None = None
     kl_coefficients: Tensor | None = None
 
+    @property
+    def outcome_model(self) -> PreTrainedModel:
+        """The model whose outcome is measured: the probe's own, else the policy."""
+        return self.probe.model or self.model
+
     def known_advantages(self) -> Tensor:
         """(B,), above 0 for completions that are to be drawn more often. Raises DataError where nobody has said them."""
         if self.advantages is None:
@@ -145,7 +150,10 @@ class ImportanceEstimator(Protocol):
     """Importance I_t >= 0 of each reasoning token: a constant of the loss, no gradient flows into the weights."""
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
-        """(B, T) in float32, 0 outside the reasoning mask. Every completion in `inputs.batch` has an answer span."""
+        """(B, T) in float32, 0 outside the reasoning mask.
+
+        Every completion in `inputs.batch` has an answer span, or a probe that needs none.
+        """
         ...
 
 
@@ -189,6 +197,11 @@ def needs_batch(signal: CreditSignal) -> bool:
 def needs_continuations(signal: CreditSignal) -> bool:
     """Whether a signal reads `CreditInputs.values` (`needs_continuations = True` in its class)."""
     return getattr(signal, "needs_continuations", False)
+
+
+def reads_gold(signal: CreditSignal) -> bool:
+    """Whether a signal, or the one it is made from, reads the right answer behind the marker, whatever the probe is."""
+    return getattr(signal, "reads_gold", False) or (hasattr(signal, "of") and reads_gold(signal.of))
 
 
 def context_of(part: object) -> str | None:

@@ -28,14 +28,15 @@ class CleanPass:
 def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Iterator[CleanPass]:
     """All completions of `inputs`, at most `max_tokens` tokens at a time, padding included; one row at least.
 
-    The forward that scored the completions is shared where it was kept and the probe reads the completion as it is (a
-    causal model does not care what comes after). With `graph` the outcome can be differentiated to `forward.embeddings`; a
-    shared one is then a single pass, since each backward runs through all of it.
+    The forward that scored the completions is shared where it was kept and the probe reads the completion as it is, by the
+    policy (a causal model does not care what comes after). With `graph` the outcome can be differentiated to
+    `forward.embeddings`; a shared one is then a single pass, since each backward runs through all of it.
     """
     shown = inputs.probe.inputs(inputs.batch)
     kept = inputs.scores.forward
     shared = (
         kept is not None
+        and inputs.probe.model is None
         and (kept.embeddings.requires_grad or not graph)
         and _is_a_prefix(shown, inputs.batch.input_ids)
     )
@@ -43,7 +44,7 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
         everything = torch.arange(len(inputs.batch), device=shown.lengths.device)
         yield _read(inputs, everything, inputs.seeds, shown, kept, graph=True)
         return
-    embed = inputs.model.get_input_embeddings()
+    embed = inputs.outcome_model.get_input_embeddings()
     for rows in chunks(shown.lengths.tolist(), max_tokens):
         completions = torch.tensor(rows, device=shown.lengths.device)
         some = shown.rows(completions)
@@ -52,7 +53,7 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
         else:
             with torch.set_grad_enabled(graph):
                 ids, packing = pack(some.input_ids, some.lengths)
-                forward = run_forward(inputs.model, embed(ids).detach().requires_grad_(graph), packing)
+                forward = run_forward(inputs.outcome_model, embed(ids).detach().requires_grad_(graph), packing)
         yield _read(inputs, completions, [inputs.seeds[row] for row in rows], some, forward, graph=graph)
 
 
@@ -76,7 +77,7 @@ def _read(
     graph: bool,
 ) -> CleanPass:
     with torch.set_grad_enabled(graph):
-        logits = read_logits(inputs.model, forward, shown.read_positions)
+        logits = read_logits(inputs.outcome_model, forward, shown.read_positions)
         outcome = inputs.probe.outcome(logits, shown.read_mask, shown.read_ids)
     return CleanPass(completions, seeds, shown, forward, outcome)
 

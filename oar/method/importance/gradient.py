@@ -8,6 +8,7 @@ from torch import Tensor
 
 from oar.common.errors import ConfigError
 from oar.common.seeding import generator
+from oar.method.forward.logprobs import logits_of
 from oar.method.importance.base import CreditInputs
 from oar.method.importance.clean import CleanPass, clean_passes, outcome_gradients
 from oar.method.importance.counterfactual import recompute
@@ -141,13 +142,13 @@ class GradientNormImportance:
 
 def _inner_product(inputs: CreditInputs, clean: CleanPass, suffix: _Suffix, noise: Tensor) -> Tensor:
     """|<dJ/de_t, e_t>| (R, W) for one draw of noise (R, W, H)."""
-    shown, copies = clean.shown, 2 if suffix.in_pairs else 1
+    model, shown, copies = inputs.outcome_model, clean.shown, 2 if suffix.in_pairs else 1
 
     def copied(rows: Tensor) -> Tensor:
         return torch.cat([rows] * copies)
 
     noisy = (suffix.embeddings + noise.to(suffix.embeddings.dtype)).requires_grad_()
-    with torch.enable_grad(), in_pairs(inputs.model) if suffix.in_pairs else nullcontext():
+    with torch.enable_grad(), in_pairs(model) if suffix.in_pairs else nullcontext():
         job = Recomputation(
             rows=[*range(len(noisy))] * copies,
             embeddings=torch.cat([suffix.embeddings, noisy]) if suffix.in_pairs else noisy,
@@ -155,8 +156,8 @@ def _inner_product(inputs: CreditInputs, clean: CleanPass, suffix: _Suffix, nois
             valid=copied(suffix.valid),
             read=copied(suffix.read),
         )
-        with recompute(inputs.model, suffix.keys, job) as hidden:
-            logits = inputs.model.get_output_embeddings()(hidden).float()
+        with recompute(model, suffix.keys, job) as hidden:
+            logits = logits_of(model, hidden)
             outcome = inputs.probe.outcome(logits, copied(shown.read_mask), copied(shown.read_ids))
             before = outcome[: -len(noisy)] if suffix.in_pairs else clean.outcome
             objective = inputs.probe.divergence(before.detach(), outcome[-len(noisy) :]).sum()

@@ -34,6 +34,7 @@ class InformationAdvantages:
     max_tokens_per_forward: int = 2048
     gives: ClassVar[Literal["advantages"]] = "advantages"
     needs_batch: ClassVar[bool] = True
+    reads_gold: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.outcome < 0 or self.gain < 0:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from oar.common.errors import ConfigError
+from oar.method.forward.logprobs import logits_of
 from oar.method.importance.base import CreditInputs, chunks
 from oar.method.importance.clean import CleanPass, clean_passes
 from oar.method.importance.counterfactual import recompute
@@ -70,7 +71,8 @@ class PerturbationImportance:
     def measure(self, inputs: CreditInputs, tokens: Tensor) -> Tensor:
         """(B, T) divergence of the marked reasoning tokens (B, T), negative where the probe's is; 0 elsewhere."""
         importance = torch.zeros(tokens.shape, device=tokens.device)
-        embed = inputs.model.get_input_embeddings()
+        model = inputs.outcome_model
+        embed = model.get_input_embeddings()
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=False):
             shown, keys = clean.shown, CleanKeys(clean.forward)
             row, token = tokens[clean.completions].nonzero(as_tuple=True)
@@ -84,8 +86,8 @@ class PerturbationImportance:
                 found = (some.positions[:, None] == shown.read_positions[rows][:, :, None]) & some.valid[:, None]
                 read = found.int().argmax(dim=2)
                 job = Recomputation(some.rows, embed(ids), some.positions, some.valid, read, unseen)
-                with recompute(inputs.model, keys, job) as hidden:
-                    logits = inputs.model.get_output_embeddings()(hidden).float()
+                with recompute(model, keys, job) as hidden:
+                    logits = logits_of(model, hidden)
                 changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
                 moved = inputs.probe.divergence(clean.outcome[rows], changed)
                 importance[clean.completions[rows], token[some.index]] = moved

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from oar.common.seeding import generator
+from oar.method.forward.logprobs import Forward, run_completions
 from oar.method.importance.base import CreditInputs
 from oar.method.importance.clean import CleanPass
 
@@ -14,8 +15,8 @@ def replacement_ids(kind: str, inputs: CreditInputs, clean: CleanPass, row: Tens
     """The token ids (N,) that replace reasoning tokens (row, token), each (N,), of a clean pass's completions.
 
     pad: the pad token. random_token: any token of the vocabulary but the pad and the one that stands there. resampled: a
-    draw from the policy at that position, at temperature 1; it may be the token itself. knockout: the token itself, since
-    what changes is who attends to it. The draws of a completion come from its own seed, one for each of its tokens.
+    draw from the policy at that position, at temperature 1, whoever reads it; it may be the token itself. knockout: the token
+    itself, since what changes is who attends to it. The draws of a completion come from its own seed, one for each of its tokens.
     """
     position = clean.shown.reasoning_positions[row, token]
     own = clean.shown.input_ids[row, position]
@@ -25,8 +26,22 @@ def replacement_ids(kind: str, inputs: CreditInputs, clean: CleanPass, row: Tens
         return torch.full_like(own, inputs.batch.pad_id)
     uniform = _uniform_draws(inputs, clean)[row, token]
     if kind == "random_token":
-        return _other_token(uniform, own, inputs.batch.pad_id, int(inputs.model.config.vocab_size))
-    return _resampled(uniform, inputs, clean.forward.packing.at(clean.forward.hidden, row, position - 1))
+        return _other_token(uniform, own, inputs.batch.pad_id, _vocabulary(inputs))
+    forward = _policys_forward(inputs, clean)
+    return _resampled(uniform, inputs, forward.packing.at(forward.hidden, row, position - 1))
+
+
+def _vocabulary(inputs: CreditInputs) -> int:
+    """How many ids both the policy and the model that is measured have embeddings for."""
+    return min(int(model.config.vocab_size) for model in (inputs.model, inputs.outcome_model))
+
+
+def _policys_forward(inputs: CreditInputs, clean: CleanPass) -> Forward:
+    """That of the completions of a pass; the pass itself may be of another model."""
+    if inputs.probe.model is None:
+        return clean.forward
+    kept = inputs.scores.forward
+    return kept.rows(clean.completions) if kept else run_completions(inputs.model, inputs.batch.rows(clean.completions))
 
 
 def _uniform_draws(inputs: CreditInputs, clean: CleanPass) -> Tensor:
@@ -55,4 +70,4 @@ def _resampled(uniform: Tensor, inputs: CreditInputs, predicting: Tensor) -> Ten
         cumulative = probabilities.cumsum(dim=-1)
         # A sum that ends a little below 1 must not lead past the vocabulary.
         drawn.append(torch.searchsorted(cumulative, level[:, None] * cumulative[:, -1:], right=True)[:, 0])
-    return torch.cat(drawn).clamp(max=int(inputs.model.config.vocab_size) - 1)
+    return torch.cat(drawn).clamp(max=_vocabulary(inputs) - 1)

@@ -31,6 +31,7 @@ class CounterfactualDrop:
     """s_t by counterfactuals, as `of` runs them: exact, or by a window and routes (its budget does not apply)."""
 
     of: PerturbationImportance
+    reads_gold: ClassVar[bool] = True
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in nats."""
@@ -46,6 +47,7 @@ class GradientDrop:
 
     baseline: str = "pad"
     max_tokens_per_forward: int = 2048
+    reads_gold: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.baseline not in ("pad", "zero"):
