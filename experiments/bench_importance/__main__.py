@@ -121,7 +121,7 @@ def learner_of(bench: Bench, engine: Callable[[], StartedEngine], variant: str) 
     """The learner of a variant on the starting model."""
     like_the_learner(bench.settings.learner.threads)
     model, _, _, client, sync = engine()
-    task = Task(load_tokenizer(model), bench.settings.model.marker)
+    task = Task.named(load_tokenizer(model), bench.settings.model.marker, bench.settings.template)
     policy = load_policy(model, bench.settings.model.dtype)
     return Learner(bench.variants[variant], policy, task, client, sync)
 

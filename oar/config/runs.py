@@ -111,6 +111,7 @@ class TrainConfig:
         for key in ("output_dir", "resume", "allow_targets", "device", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
+        del content["model"]["template"]  # `template` has it, or another one
         for key in (
             "steps",
             "checkpoint_every",

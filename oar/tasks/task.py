@@ -71,6 +71,11 @@ class Task:
             )
         return int(self.tokenizer.pad_token_id)
 
+    @property
+    def stop_ids(self) -> list[int]:
+        """The ids that end a completion."""
+        return [self.tokenizer.eos_token_id] if self.template is None else self.template.stop_ids(self.tokenizer)
+
     def encode_prompt(self, problem: Problem) -> list[int]:
         """The prompt's token ids."""
         if self.template is not None:
