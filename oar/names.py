@@ -1,7 +1,8 @@
 """The choices that keys of the method have, named once: the configuration checks them without loading torch."""
 
 PROBES = ("warmup", "lt_logits", "as_mean", "as_joint")
-COUNTERFACTUALS = ("pad", "random_token", "resampled", "knockout")
+COUNTERFACTUALS = ("pad", "mean_embedding", "text", "random_token", "resampled", "knockout")
+DRAWN = ("random_token", "resampled")  # the counterfactuals that are random
 THRESHOLDS = ("quantile", "absolute", "released_drift")
 AGGREGATIONS = ("sequence_mean", "token_mean", "constant")
 RATIO_LEVELS = ("token", "sequence")

@@ -226,6 +226,7 @@ def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
 def kept_importance(subject: Subject, signal: TrainConfig, settings: TrainConfig, folder: Path) -> Tensor:
     """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
     made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(settings.probe)}
+    made_of["text"] = signal.counterfactual.text
     file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".npy")
 
     def write(importance: NDArray[Any], to: Path) -> None:

@@ -1,5 +1,6 @@
 """What one program is given: every group it has, and the checks across them."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -112,6 +113,9 @@ class TrainConfig:
             del content[key]
         del content["data"]["allow_contaminated"]
         del content["model"]["template"]  # `template` has it, or another one
+        # What was computed before there were any of these is computed alike.
+        content["counterfactual"] = _without(content["counterfactual"], {"draws": 1, "text": None})
+        content["method"] = _without(content["method"], {"draws": 1})
         for key in (
             "steps",
             "checkpoint_every",
@@ -137,6 +141,14 @@ class TrainConfig:
         if self.evaluation.stop_at is None:
             del evaluation["stop_at"]
         return config_hash({"template": self.template, "evaluation": evaluation, "benchmark": benchmark})[:12]
+
+
+def _without(node: Any, values: Mapping[str, Any]) -> Any:
+    """`node` without the keys that have these values, at any depth."""
+    if not isinstance(node, dict):
+        return node
+    left = {key: value for key, value in node.items() if key not in values or value != values[key]}
+    return {key: _without(value, values) for key, value in left.items()}
 
 
 @dataclass

@@ -133,6 +133,7 @@ def credit_assigner(cfg: TrainConfig, task: Task, signal: CreditSignal, step: in
         cfg.method.times_surprisal,
         cfg.method.preserve_mass,
         cfg.method.control,
+        task.encode_neutral(cfg.counterfactual.text),
     )
 
 

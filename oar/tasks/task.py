@@ -105,6 +105,18 @@ class Task:
             )
         return list(ids)
 
+    def encode_neutral(self, text: str | None) -> int | None:
+        """The id of a text that is one token, for counterfactual=text; None for None. Raises DataError where it is not one."""
+        if text is None:
+            return None
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
+            raise DataError(
+                f"counterfactual.text must be one token of the model's vocabulary, but {text!r} is {len(ids)}"
+                f"{' that it does not know' if len(ids) == 1 else ''}: choose another text, e.g. with a space before it."
+            )
+        return int(ids[0])
+
     def encode_gold(self, problem: Problem) -> list[int]:
         """Token ids of the right answer as they would stand behind the marker; none where it cannot be written there."""
         marker = self.markers if isinstance(self.markers, str) else self.markers[0]

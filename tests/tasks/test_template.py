@@ -136,7 +136,9 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     }.items():
         with pytest.raises(ConfigError, match=said):
             replace(load_template("plain"), **keys)
-    with pytest.raises(ConfigError, match="gsm8k_hash, plain, question_answer, qwen_boxed, qwen_math, r1, but is 'qwen'"):
+    with pytest.raises(
+        ConfigError, match="gsm8k_hash, plain, question_answer, qwen_boxed, qwen_math, r1, but is 'qwen'"
+    ):
         load_template("qwen")
     for elsewhere in (str(FOLDER / "plain"), "../templates/plain"):  # a run's folder may be somebody else's
         with pytest.raises(ConfigError, match="template must be one of"):

@@ -38,6 +38,7 @@ class Subject:
     places: tuple[int, ...]  # of each completion among all that were drawn
     drawn: int  # completions, those without an answer included
     look: Callable[[str], CompletionBatch]  # the completions with privileged contexts of a kind
+    encode_neutral: Callable[[str | None], int | None]  # `Task.encode_neutral`
 
     def asked(self, signal: object) -> CreditInputs:
         """The inputs with the contexts that `signal` asks for. Raises DataError where the problems do not have them."""
@@ -88,7 +89,7 @@ def examine(
     def look(context: str) -> CompletionBatch:
         return grade_rollouts(problems, groups, task, model.device, context).batch.rows(rows)
 
-    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch), look)
+    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch), look, task.encode_neutral)
 
 
 def warm_probe(cfg: ProbeConfig, task: Task) -> Probe:
@@ -115,7 +116,9 @@ def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
     Of signed advantages their size: how much a token counts, whichever way.
     """
     estimator = build("method.estimator", signal.method.estimator, signal.allow_targets)
-    importance: Tensor = estimator(replace(subject.asked(estimator), seeds=redrawn(subject, signal.seed).seeds))
+    neutral_id = subject.encode_neutral(signal.counterfactual.text)
+    seeds = redrawn(subject, signal.seed).seeds
+    importance: Tensor = estimator(replace(subject.asked(estimator), seeds=seeds, neutral_id=neutral_id))
     return importance.abs() if gives(estimator) == "advantages" else importance
 
 
