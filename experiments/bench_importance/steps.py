@@ -25,7 +25,7 @@ def learner_of(engine: Callable[[], StartedEngine], cfg: TrainConfig) -> Learner
     """A learner on the engine's starting model, with whatever models its method has beside the policy."""
     like_the_learner(cfg.learner.threads)
     start, _, _, client, sync = engine()
-    task = Task(load_tokenizer(start), cfg.model.marker)
+    task = Task.named(load_tokenizer(start), cfg.model.marker, cfg.template)
     policy = load_policy(start, cfg.model.dtype)
     return Learner(cfg, policy, task, client, sync, beside=Beside.loaded(cfg, start, None))
 

@@ -222,7 +222,8 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
 def load_subject(plan: Plan, condition: Condition, folder: Path) -> Subject:
     """A condition's model with completions: its own, or with random weights those of the model in `folder`."""
     settings = condition.settings
-    model, task = load_policy(folder, settings.model.dtype), Task(load_tokenizer(folder), settings.model.marker)
+    model = load_policy(folder, settings.model.dtype)
+    task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
     groups = draw(
         model,
         task,

@@ -128,7 +128,8 @@ def measure(
 ) -> pd.DataFrame:
     """The rows of `signal_table` under one condition, with batches in problems, and rows of FACT."""
     settings = arms[cfg.reference]
-    model, task = load_policy(folder, settings.model.dtype), Task(load_tokenizer(folder), settings.model.marker)
+    model = load_policy(folder, settings.model.dtype)
+    task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
     graded = drawn(cfg, settings, model, task)
     scores = score_batch(model, graded.batch, settings)
     weights = {name: token_weights(own, model, task, graded, scores) for name, own in arms.items()}

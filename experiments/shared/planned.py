@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from oar.common.errors import ConfigError, DataError
 from oar.config import MethodConfig, ModelConfig, TrainConfig, build, validated
 from oar.config.composed import composed_run
+from oar.launch.start_model import refuse_missing_model
 from oar.method.importance import CreditSignal
 from oar.plan import Architecture, Assumptions
 from oar.tasks.embedded.teaching import build_model
@@ -74,10 +75,9 @@ def sizes_of(cfg: ModelConfig, known: dict[str, Any] | None) -> tuple[Architectu
         teaching = build("model.teach", cfg.teach)
         taught = build_model(teaching, teaching.lesson().tokenizer())
         return Architecture.from_config(taught.config.to_dict(), "model.teach"), "model.teach"
+    refuse_missing_model(cfg)
     file = Path(cfg.path) / "config.json"
     try:
         return Architecture.from_config(json.loads(file.read_text()), str(file)), str(file)
-    except OSError as error:
-        raise ConfigError(f"model.path must be a folder with a config.json, but is {cfg.path}: change it.") from error
     except ValueError as error:
         raise DataError(f"{file} must hold JSON, but does not: {error}.") from error

@@ -182,6 +182,11 @@ def train_model(plan: Plan, engine: Callable[[], StartedEngine], progress: Progr
     return job.folder / "checkpoints" / f"step_{steps:06d}"
 
 
+def own_task(plan: Plan, model: Path) -> Task:
+    """The task of the settings in the words of a model's folder."""
+    return Task.named(load_tokenizer(model), plan.settings.model.marker, plan.settings.template)
+
+
 def draw(
     plan: Plan,
     name: str,
@@ -191,20 +196,19 @@ def draw(
     progress: Progress,
 ) -> Path:
     """The folder of a model's completions, drawn with its weights as `version` where they are not there yet."""
-    cfg, rollout = plan.cfg, plan.settings.rollout
-    sampling = Sampling(cfg.samples, rollout.temperature, rollout.max_new_tokens)
+    cfg, settings, task = plan.cfg, plan.settings, own_task(plan, model)
+    sampling = task.ending(Sampling(cfg.samples, settings.rollout.temperature, settings.rollout.max_new_tokens))
     made_of = {
         "weights": files_hash(weight_files(model)),
-        "problems": [problem.question for problem in plan.problems],
+        "problems": [task.render(problem) for problem in plan.problems],
         "sampling": asdict(sampling),
         "seed": cfg.seed,
     }
 
     def made() -> pd.DataFrame:
         client, sync = engine().client, engine().sync
-        task = Task(load_tokenizer(model), plan.settings.model.marker)
         with stage(progress, f"{name}: {len(plan.problems)} x {cfg.samples} completions"):
-            sync.push(load_policy(model, plan.settings.model.dtype), version)
+            sync.push(load_policy(model, settings.model.dtype), version)
             prompts = [task.encode_prompt(problem) for problem in plan.problems]
             groups = client.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
         return pd.DataFrame([{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group])
@@ -222,13 +226,14 @@ def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
         groups[row["group"]].append(
             Rollout(**lists, weight_version=row["weight_version"], finish_reason=row["finish_reason"])
         )
-    task = Task(load_tokenizer(model), plan.settings.model.marker)
-    return examine(load_policy(model, plan.settings.model.dtype), task, plan.problems, groups, plan.settings)
+    policy = load_policy(model, plan.settings.model.dtype)
+    return examine(policy, own_task(plan, model), plan.problems, groups, plan.settings)
 
 
 def kept_importance(subject: Subject, signal: TrainConfig, folder: Path) -> Tensor:
     """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
     made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(signal.probe)}
+    made_of["text"] = signal.counterfactual.text
     file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".npy")
 
     def write(importance: NDArray[Any], to: Path) -> None:

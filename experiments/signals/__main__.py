@@ -5,7 +5,7 @@ on the completions of the oracle recall, drawn here where they are not there yet
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,11 @@ def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
     for name, kind in kinds.items():
         if kind is None:
             raise ConfigError(f"shown must name signals that change tokens (method=oar_p), but {name!r} does not.")
+    texts = {signal.counterfactual.text for signal in signals.values()} - {None}
+    if len(texts) > 1:
+        raise ConfigError(
+            f"shown must name signals with one text for counterfactual=text, but theirs are {sorted(texts)}."
+        )
     return {name: str(kind) for name, kind in kinds.items()}
 
 
@@ -93,6 +98,7 @@ def examined_signals(plan: Plan, model: Path, subject: Subject, importance: Mapp
     ids = [row[mask].tolist() for row, mask in zip(batch.completion_ids, batch.completion_mask, strict=True)]
     roles = [np.array(token_roles(each, tokenizer)) for each in ids]
     errors = subject.inputs.marks["error"].cpu().numpy()
+    texts = {signal.counterfactual.text for signal in plan.signals.values()} - {None}
     first_errors = [
         NOWHERE if right or not error.any() else str(of_one[error.argmax()])
         for right, error, of_one in zip(subject.truth.correct, errors, roles, strict=True)
@@ -103,7 +109,7 @@ def examined_signals(plan: Plan, model: Path, subject: Subject, importance: Mapp
         first_errors,
         {name: as_the_gate_sees_it(subject, values, plan.signals[name]) for name, values in importance.items()},
         {name: gated(subject, values, plan.signals[name]) for name, values in importance.items()},
-        subject.inputs,
+        replace(subject.inputs, neutral_id=subject.encode_neutral(next(iter(texts), None))),
     )
 
 

@@ -14,7 +14,7 @@ from oar.analysis.signals.examine import by_completion
 from oar.method.forward.packing import AttentionNamed
 from oar.method.importance import CreditInputs
 from oar.method.importance.clean import clean_passes
-from oar.method.importance.replacements import replacement_ids
+from oar.method.importance.replacements import mean_embedding, replacement_ids
 from oar.statistics.attribution import Floats
 
 NEXT_TOKEN, CONTINUATION, ATTENTION = "next_token", "continuation", "attention"
@@ -30,8 +30,11 @@ def replaced_tokens(kind: str, inputs: CreditInputs) -> list[NDArray[np.int_]]:
     return by_completion(ids, mask)
 
 
+@torch.no_grad()
 def disturbance(inputs: CreditInputs, row: int, kind: str, replaced: NDArray[np.int_]) -> dict[str, Floats]:
     """Of completion `row`, for each of its T reasoning tokens changed to `replaced` (T,): three values, (T,) each.
+
+    Under `mean_embedding` the token is changed to the mean of all embeddings, whatever `replaced` is.
 
     next_token: KL in nats between what the model expects right after the token, unchanged and changed. continuation: by how
     many nats per token the rest of the reasoning gets less likely. attention: the share of its attention that a later
@@ -44,8 +47,12 @@ def disturbance(inputs: CreditInputs, row: int, kind: str, replaced: NDArray[np.
     places = torch.arange(count, device=ids.device)
     copies = ids.repeat(count, 1)
     copies[places, start + places] = torch.from_numpy(replaced).to(ids)
-    expected, attention = _expectations(inputs.model, copies, unseen=start + places if kind == "knockout" else None)
-    clean = _expectations(inputs.model, ids[None])[0][0]
+    embed = inputs.model.get_input_embeddings()
+    changed = embed(copies)
+    if kind == "mean_embedding":
+        changed[places, start + places] = mean_embedding(inputs.model)
+    expected, attention = _expectations(inputs.model, changed, unseen=start + places if kind == "knockout" else None)
+    clean = _expectations(inputs.model, embed(ids[None]))[0][0]
 
     moved = (clean.exp() * (clean - expected)).sum(dim=-1)
     next_token = moved[places, start + places]
@@ -73,21 +80,23 @@ def unchanged_attention(inputs: CreditInputs, row: int) -> Floats:
 
 
 @torch.no_grad()
-def _expectations(model: PreTrainedModel, ids: Tensor, unseen: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Of rows (R, L) the log-probabilities of the next token (R, L, V) and the mean attention (R, L, L), query by key.
+def _expectations(model: PreTrainedModel, embeddings: Tensor, unseen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Of rows (R, L, H) the log-probabilities of the next token (R, L, V) and the mean attention (R, L, L), query by key.
 
     unseen (R,): of each row a position that no later one attends to.
     """
-    rows, length = ids.shape
-    position = torch.arange(length, device=ids.device)
+    (rows, length, _), device = embeddings.shape, embeddings.device
+    position = torch.arange(length, device=device)
     seen = (position <= position[:, None]).repeat(rows, 1, 1)
     if unseen is not None:
         hidden = (position == unseen[:, None])[:, None, :] & (position > unseen[:, None])[:, :, None]
         seen &= ~hidden
-    bias = torch.zeros(rows, 1, length, length, dtype=model.dtype, device=ids.device)
+    bias = torch.zeros(rows, 1, length, length, dtype=model.dtype, device=device)
     bias.masked_fill_(~seen[:, None], torch.finfo(model.dtype).min)
     with AttentionNamed(model, "eager"):
-        output = model.base_model(input_ids=ids, attention_mask=bias, output_attentions=True, use_cache=False)
+        output = model.base_model(
+            inputs_embeds=embeddings, attention_mask=bias, output_attentions=True, use_cache=False
+        )
     logits = model.get_output_embeddings()(output.last_hidden_state).float()
     attention = torch.stack([layer.mean(dim=1) for layer in output.attentions]).mean(dim=0)
     return logits.log_softmax(dim=-1), attention.float()

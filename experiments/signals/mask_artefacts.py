@@ -1,10 +1,11 @@
 """How much does importance depend on what a token is changed to, and is the pad mask an artefact (docs/METHOD.md §7.5)?
 
-The paper's mask puts a pad token in the middle of a text, where the model never saw one. Three other counterfactuals are held
-against it: the token cut out of attention, another token of the vocabulary, and a token that the policy itself might have
-written there (`resampled`). The last is in-distribution, but often comes out the same and then moves nothing: so all of them are
-also compared on just those tokens where it came out different, apart for causal tokens and for words, which name no
-operation and no number and so are known not to matter.
+The paper's mask puts a pad token in the middle of a text: where the model never saw one, or, in many chat models, where it
+ends a turn. Other counterfactuals are held against it: the token cut out of attention, the mean of all embeddings, a token that
+is named, another one of the vocabulary, and a token that the policy itself might have written there (`resampled`). The last is
+in-distribution, but often comes out the same and then moves nothing: so all of them are also compared on just those tokens where
+it came out different, apart for causal tokens and for words, which name no operation and no number and so are known not to
+matter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,13 +35,15 @@ from oar.analysis.signals.recall import (
     differences,
     split_averages,
 )
-from oar.statistics.attribution import Floats, auc, recall_at_top_fifth, top_fifth, top_k_probability
+from oar.statistics.attribution import Floats, auc, recall_at_top_fifth, spearman, top_fifth, top_k_probability
 from oar.tasks.words.oracle import WORD
 
 AGAIN = "_again"  # ends the name of the second draw of a signal
 BETWEEN_DRAWS = "_between_draws"
+AGREES_WITH = "spearman_with_"  # and the name of another signal
 WORD_MASS, WORD_FIFTH, WORD_WEIGHT = "word_mass", "word_top_fifth", "word_weight"
 WORDS, CAUSAL = "words", "causal"
+POSITION = "position_spearman"
 CHANGED, CHANGED_AUC, NATS, REFERENCE_LARGER = "changed_share", "changed_auc", "nats", "reference_larger"
 UNCHANGED = "unchanged"
 KNOCKOUT, RESAMPLED = "knockout", "resampled"
@@ -51,7 +54,8 @@ def mask_artefacts(
 ) -> pd.DataFrame:
     """COLUMNS. kinds: signal to its counterfactual, the reference (pad) first; a second draw is called as the first with AGAIN.
 
-    Of all tokens (split `all`): agreement with the reference and, under metrics that end in BETWEEN_DRAWS, with the same
+    Of all tokens (split `all`): rank correlation with every other counterfactual (AGREES_WITH) and with the place in the
+    reasoning (POSITION); agreement with the reference and, under metrics that end in BETWEEN_DRAWS, with the same
     counterfactual drawn again; causal tokens found; what words get of importance, top fifth and weight. Of the tokens that
     `resampled` changes: CHANGED_AUC (causal against words), and in the splits `words` and `causal` the mean importance, the share
     of tokens on which the reference's is larger, and how far the model is disturbed (of one completion per problem).
@@ -67,11 +71,16 @@ def mask_artefacts(
     ]
     metrics = {name: _per_completion(examined, name, names[0], words, changed) for name in names}
     rows = split_averages(differences(metrics, pairs), examined.truth.splits(), examined.problems, seed=seed)
+    everything = {ALL: np.ones(len(words), dtype=bool)}
     for name in names:
+        beside = [
+            _agreement(examined, name, other)[[SPEARMAN]].set_axis([AGREES_WITH + other], axis=1)
+            for other in names
+            if other != name
+        ]
         if name + AGAIN in kinds:
-            between = _agreement(examined, name + AGAIN, name).add_suffix(BETWEEN_DRAWS)
-            everything = {ALL: np.ones(len(words), dtype=bool)}
-            rows += split_averages({name: between}, everything, examined.problems, seed=seed)
+            beside.append(_agreement(examined, name + AGAIN, name).add_suffix(BETWEEN_DRAWS))
+        rows += split_averages({name: pd.concat(beside, axis=1)}, everything, examined.problems, seed=seed)
     classes = {WORDS: words, CAUSAL: examined.truth.causal}
     for split, members in classes.items():
         asked = [mine & new for mine, new in zip(members, changed, strict=True)]
@@ -118,6 +127,7 @@ def completion_artefacts(
         WORD_MASS: float(importance[words].sum() / total) if total > 0 else np.nan,
         WORD_FIFTH: float(top_k_probability(importance, fifth)[words].sum() / fifth),
         WORD_WEIGHT: float(weights[words].mean()) if words.any() else np.nan,
+        POSITION: spearman(importance, np.arange(importance.size)),
         CHANGED_AUC: auc(importance[asked], causal[asked]) if asked.any() else np.nan,
     }
 

@@ -1,9 +1,13 @@
-"""Files that are either the old one or the whole new one, never half of it."""
+"""Files that are either the old one or the whole new one, never half of it; folders that are whole or not there."""
 
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from oar.common.errors import OarError
 
@@ -29,6 +33,25 @@ def atomic_path(path: Path) -> Iterator[Path]:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder beside `folder`; it takes that name only when the block ends without an error.
+
+    Where two processes make the same folder, the first to end publishes it, and what the other made is removed. Raises
+    OarError when it cannot be written.
+    """
+    unfinished = folder.with_name(f".{folder.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        os.rename(unfinished, folder)
+    except (OSError, SafetensorError) as error:  # safetensors raises its own where the disk is full
+        if not folder.exists():
+            raise OarError(f"{folder} could not be written ({error}): free space or choose another folder.") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def write_text_atomic(path: Path, text: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oar.config.checks import one_of, require
-from oar.names import CONTROLS, COUNTERFACTUALS, CUTS, PROBES, REFERENCES, TEACHERS, THRESHOLDS
+from oar.names import CONTROLS, COUNTERFACTUALS, CUTS, DRAWN, PROBES, REFERENCES, TEACHERS, THRESHOLDS
 
 
 def check_reward(reward: Mapping[str, Any]) -> None:
@@ -150,9 +150,19 @@ class ProbeConfig:
 
 @dataclass
 class CounterfactualConfig:
-    """What OAR-P puts in a token's place (docs/METHOD.md §7.5)."""
+    """What OAR-P puts in a token's place (docs/METHOD.md §7.5).
+
+    `draws`: more than one only where it is random; `text`: one token, of name=text.
+    """
 
     name: str
+    draws: int = 1
+    text: str | None = None
 
     def __post_init__(self) -> None:
         one_of("counterfactual.name", self.name, COUNTERFACTUALS)
+        one_draw = self.name not in DRAWN and self.draws != 1
+        expected = f"1 where counterfactual is {self.name}, which draws nothing" if one_draw else "1 or more"
+        require(self.draws >= 1 and not one_draw, "counterfactual.draws", expected, self.draws)
+        expected = f"{'a token in words' if self.name == 'text' else 'null'} where counterfactual is {self.name}"
+        require(bool(self.text) == (self.name == "text"), "counterfactual.text", expected, self.text)

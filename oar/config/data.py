@@ -29,7 +29,10 @@ class LoraConfig:
 
 @dataclass
 class ModelConfig:
-    """The policy's starting point: a Hugging Face folder, or one that is taught on this machine first."""
+    """The policy's starting point: a Hugging Face folder, or one that is taught on this machine first.
+
+    `template`: the prompt that the model is used to, taken where none is chosen; None: no template.
+    """
 
     name: str
     path: str | None
@@ -38,9 +41,10 @@ class ModelConfig:
     dtype: str
     marker: str
     lora: LoraConfig | None = None
+    template: str | None = None
 
     def __post_init__(self) -> None:
-        expected = f"a folder (conf/model/{self.name}.yaml has the command that downloads it) where model.teach is null"
+        expected = f"a folder (conf/model/{self.name}.yaml has the command that brings it) where model.teach is null"
         require(self.path is not None or self.teach is not None, "model.path", expected, None)
         one_of("model.dtype", self.dtype, ("float32", "bfloat16"))
         require(bool(self.marker), "model.marker", "the text that announces an answer", self.marker)

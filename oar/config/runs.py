@@ -1,5 +1,6 @@
 """What one program is given: every group it has, and the checks across them."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -118,12 +119,11 @@ class TrainConfig:
         for key in ("output_dir", "resume", "allow_targets", "device", "tracking", "evaluation", "benchmark", "sync"):
             del content[key]
         del content["data"]["allow_contaminated"]
-        # What was computed before there were these keys is computed alike.
-        if self.method.generic is None:
-            del content["method"]["generic"]
-        for key in ("path", "reference"):
-            if content["probe"][key] is None:
-                del content["probe"][key]
+        del content["model"]["template"]  # `template` has it, or another one
+        # What was computed before there were any of these is computed alike.
+        content["counterfactual"] = _without(content["counterfactual"], {"draws": 1, "text": None})
+        content["method"] = _without(content["method"], {"draws": 1, "generic": None})
+        content["probe"] = _without(content["probe"], {"path": None, "reference": None})
         for key in (
             "steps",
             "checkpoint_every",
@@ -149,6 +149,14 @@ class TrainConfig:
         if self.evaluation.stop_at is None:
             del evaluation["stop_at"]
         return config_hash({"template": self.template, "evaluation": evaluation, "benchmark": benchmark})[:12]
+
+
+def _without(node: Any, values: Mapping[str, Any]) -> Any:
+    """`node` without the keys that have these values, at any depth."""
+    if not isinstance(node, dict):
+        return node
+    left = {key: value for key, value in node.items() if key not in values or value != values[key]}
+    return {key: _without(value, values) for key, value in left.items()}
 
 
 @dataclass

@@ -19,4 +19,5 @@ def model_folder(cfg: ModelConfig, progress: Callable[[str], None]) -> Path:
 def refuse_missing_model(cfg: ModelConfig) -> None:
     """Raises ConfigError where `cfg.path` names no model's folder."""
     if cfg.path is not None and not (Path(cfg.path) / "config.json").is_file():
-        raise ConfigError(f"model.path must be a folder with a config.json, but {cfg.path} is not: change model.path.")
+        mend = "change model.path" if cfg.teach else f"conf/model/{cfg.name}.yaml has the command that brings it"
+        raise ConfigError(f"model.path must be a folder with a config.json, but {cfg.path} is not: {mend}.")

@@ -148,6 +148,7 @@ def credit_assigner(
         cfg.method.times_surprisal,
         cfg.method.preserve_mass,
         cfg.method.control,
+        task.encode_neutral(cfg.counterfactual.text),
     )
 
 

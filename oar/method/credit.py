@@ -1,7 +1,7 @@
 """The composition of a method: probe and signal -> gate -> token advantages (docs/METHOD.md §3 to §5, docs/METHODS.md)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class CreditAssigner:
     - weights: A_{i,t} = w_{i,t} A_i, with `preserve_mass` rescaled so that a completion's weights sum to its tokens
       (where they are all 0 they stay);
     - advantages: A_{i,t} itself.
-    `control`: none, or what a method is held against (`oar.method.control`).
+    `control`: none, or what a method is held against (`oar.method.control`). `neutral_id`: of `CreditInputs`.
     """
 
     signal: CreditSignal
@@ -66,6 +66,7 @@ class CreditAssigner:
     times_surprisal: bool = False
     preserve_mass: bool = False
     control: str = "none"
+    neutral_id: int | None = None
 
     def __call__(
         self,
@@ -98,7 +99,7 @@ class CreditAssigner:
         importance = torch.zeros(batch.completion_mask.shape, device=advantages.device)
         weights = torch.ones_like(importance)
         if gives(self.signal) == "advantages":
-            found = checked(self.signal, inputs)
+            found = checked(self.signal, replace(inputs, neutral_id=self.neutral_id))
             return Credit(importance, weights, controlled(found, batch.completion_mask, self.control, inputs.seeds))
         gated = gives(self.signal) == "importance"
         wanted = (advantages != 0) & (batch.has_segments | (not gated))
@@ -106,7 +107,7 @@ class CreditAssigner:
             wanted = torch.ones_like(wanted)  # it compares with completions of advantage 0 too
         index = wanted.nonzero()[:, 0]
         if len(index):
-            chosen = inputs.rows(index)
+            chosen = replace(inputs.rows(index), neutral_id=self.neutral_id)
             found = checked(self.signal, chosen)
             mask = chosen.batch.completion_mask
             if gated:

@@ -1,4 +1,4 @@
-"""What a Qwen2 model of given sizes holds and computes: parameters, bytes per token, floating-point operations."""
+"""What a Qwen2 or Llama model of given sizes holds and computes: parameters, bytes per token, floating-point operations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -20,10 +20,10 @@ _CONFIG_KEYS = {  # names here, and in a config.json
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A Qwen2 model: `layers` blocks of width `hidden`, `heads` query heads over `kv_heads` key-value heads.
+    """A Qwen2 or Llama model: `layers` blocks of width `hidden`, `heads` query heads over `kv_heads` key-value heads.
 
-    tied: input embeddings and head are one matrix; context: tokens of prompt and completion together. Source of the
-    structure: transformers' Qwen2ForCausalLM.
+    tied: input embeddings and head are one matrix; context: tokens of prompt and completion together; biased: queries, keys and
+    values have biases, as Qwen2's do and Llama's do not. Source of the structure: transformers' Qwen2ForCausalLM.
     """
 
     layers: int
@@ -34,6 +34,7 @@ class Architecture:
     vocabulary: int
     tied: bool
     context: int
+    biased: bool = True
 
     def __post_init__(self) -> None:
         sizes = [size for size in astuple(self) if not isinstance(size, bool)]
@@ -46,14 +47,16 @@ class Architecture:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], where: str) -> "Architecture":
         """The sizes that a Hugging Face config.json gives. Raises ConfigError for another kind of model or a missing size."""
-        if config.get("model_type") != "qwen2":
+        kind = config.get("model_type")
+        if kind not in ("qwen2", "llama") or config.get("attention_bias"):
+            with_bias = " with biases everywhere" if config.get("attention_bias") else ""
             raise ConfigError(
-                f"A plan needs a model of type qwen2, but {where} describes {config.get('model_type')!r}: change model.path."
+                f"A plan needs a model of type qwen2 or llama, but {where} describes {kind!r}{with_bias}: change model.path."
             )
         sizes = {"tie_word_embeddings": False, **config}  # transformers' default, left out of some folders
         if missing := [key for key in _CONFIG_KEYS.values() if key not in sizes]:
             raise ConfigError(f"{where} must give {', '.join(missing)}, but does not: it is no config.json of a model.")
-        return cls(**{ours: sizes[theirs] for ours, theirs in _CONFIG_KEYS.items()})
+        return cls(**{ours: sizes[theirs] for ours, theirs in _CONFIG_KEYS.items()}, biased=kind == "qwen2")
 
     def config(self) -> dict[str, Any]:
         """The same in the words of a Hugging Face config.json."""
@@ -95,8 +98,8 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """All of them: matrices, biases of q, k and v, two norms a block and one behind the last, embeddings."""
-        layer = self.layer_matrices + self.hidden + 2 * self.kv_width + 2 * self.hidden
+        """Matrices, biases of q, k and v if there are any, two norms a block and one behind the last, embeddings."""
+        layer = self.layer_matrices + (self.hidden + 2 * self.kv_width) * self.biased + 2 * self.hidden
         return self.layers * layer + self.embedding_parameters + self.hidden
 
     def kv_bytes(self, size: int) -> int:

@@ -257,6 +257,7 @@ def _counterfactuals(estimator: PerturbationImportance, lengths: Lengths, count:
     Attention rollout has the scores of the clean forward, and once more those of every reasoning token's key; of each pair
     it computes the score and no value.
     """
-    tokens = count * recomputed(estimator, lengths)
+    runs = count * estimator.draws
+    tokens = runs * recomputed(estimator, lengths)
     scores = lengths.shown * (lengths.shown + 1) / 2 + lengths.reasoning * lengths.shown if estimator.routes else 0
-    return Work(tokens, tokens * lengths.shown + scores / 2, count * lengths.answer)
+    return Work(tokens, tokens * lengths.shown + scores / 2, runs * lengths.answer)

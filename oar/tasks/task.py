@@ -72,6 +72,11 @@ class Task:
             )
         return int(self.tokenizer.pad_token_id)
 
+    @property
+    def stop_ids(self) -> list[int]:
+        """The ids that end a completion."""
+        return [self.tokenizer.eos_token_id] if self.template is None else self.template.stop_ids(self.tokenizer)
+
     def encode_prompt(self, problem: Problem) -> list[int]:
         """The prompt's token ids."""
         if self.template is not None:
@@ -117,6 +122,18 @@ class Task:
                 f"The conclude text {text or self.marker!r} has no tokens in this model's vocabulary: change probe.conclude."
             )
         return list(ids)
+
+    def encode_neutral(self, text: str | None) -> int | None:
+        """The id of a text that is one token, for counterfactual=text; None for None. Raises DataError where it is not one."""
+        if text is None:
+            return None
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
+            raise DataError(
+                f"counterfactual.text must be one token of the model's vocabulary, but {text!r} is {len(ids)}"
+                f"{' that it does not know' if len(ids) == 1 else ''}: choose another text, e.g. with a space before it."
+            )
+        return int(ids[0])
 
     def encode_gold(self, problem: Problem) -> list[int]:
         """Token ids of the right answer as they would stand behind the marker; none where it cannot be written there."""

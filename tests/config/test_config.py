@@ -57,6 +57,27 @@ def test_profiles_choose_groups_and_keys_and_the_command_line_has_the_last_word(
     assert other.output_dir == "outputs/paper-grpo-seed1"
 
 
+def test_what_a_counterfactual_asks_for():
+    cfg = validated(composed("method=oar_p", "counterfactual=resampled", "counterfactual.draws=4"), TrainConfig)
+    assert (cfg.counterfactual.draws, cfg.method.estimator["draws"]) == (4, 4)
+    once = validated(composed("method=oar_p", "counterfactual=resampled"), TrainConfig)
+    assert cfg.identity() != once.identity()
+    assert "draws" not in str(
+        once.computed()["method"]
+    )  # so that runs from before there were several keep their identity
+    for wrong in ("counterfactual=pad counterfactual.draws=2", "counterfactual=text counterfactual.text=null"):
+        with pytest.raises(ConfigError, match=r"counterfactual\.(draws|text) must be"):
+            validated(composed(*wrong.split()), TrainConfig)
+
+
+def test_a_model_brings_its_template_and_the_command_line_has_the_last_word():
+    cfg, plain = (validated(composed("model=smollm2", *more), TrainConfig) for more in ((), ("template=plain",)))
+    assert (cfg.template, plain.template) == ("question_answer", "plain")
+    assert cfg.identity() != plain.identity()
+    assert validated(composed("model=smollm2", name="evaluate"), EvaluateConfig).template == "question_answer"
+    assert validated(composed(), TrainConfig).template is None
+
+
 @pytest.mark.parametrize("profile", ["embedded", "paper", "single_gpu"])
 def test_a_debugging_run_is_small_in_every_profile(profile):
     cfg = validated(composed("debug=one_step", f"profile={profile}", "model.path=folder", "learner.lr=1"), TrainConfig)

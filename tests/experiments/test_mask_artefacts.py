@@ -21,6 +21,7 @@ KINDS = {
     "other_again": "random_token",
     "drawn": "resampled",
     "drawn_again": "resampled",
+    "mean": "mean_embedding",
 }
 
 
@@ -121,6 +122,7 @@ def test_one_completion_by_hand() -> None:
         "word_mass": 0.1,
         "word_top_fifth": 0,
         "word_weight": 0.5,
+        "position_spearman": pytest.approx(-1.5 / np.sqrt(9.5 * 10)),
         "changed_auc": 1,  # the last token against the second; the fourth is neither
     }
 
@@ -151,6 +153,9 @@ def test_the_table_by_hand() -> None:
     assert not table.duplicated(["split", "signal", "metric"]).any()
     assert value["all", "pad", "spearman"] == pytest.approx(1)
     assert value["all", "drawn", "spearman_between_draws"] < 1
+    assert value["all", "cut", "spearman_with_pad"] == value["all", "pad", "spearman_with_cut"]
+    assert value["all", "cut", "spearman_with_pad"] == pytest.approx(value["all", "cut", "spearman"])
+    assert ("all", "pad", "spearman_with_pad") not in value
     assert ("all", "pad", "spearman_between_draws") not in value
     assert not [name for name in table["signal"].unique() if name.endswith("_again")]
 

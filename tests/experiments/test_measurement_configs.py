@@ -12,6 +12,7 @@ from oar.analysis.reports.methods import METHOD, kind
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
 from oar.method.importance import PerturbationImportance, UniformImportance
+from oar.names import COUNTERFACTUALS
 from oar.tasks.embedded.base_model import model_key
 from oar.tasks.words.teaching import TeachConfig
 from tests.config.test_config import CONF, composed
@@ -115,7 +116,7 @@ def test_recall_measures_every_estimator_and_every_counterfactual() -> None:
     assert estimators >= {"grpo", "random", "position", "entropy", "oar_g", "oar_gn", "oar_p", "oar_p_window"}
     assert estimators >= {"oar_p_routes", "oar_p_budget"}
     kinds = {s.method.estimator["counterfactual"] for s in found.signals.values() if s.method.name == "oar_p"}
-    assert kinds == {"pad", "random_token", "resampled", "knockout"}
+    assert kinds == set(COUNTERFACTUALS)
     assert found.settings.probe.name == "as_mean"
     assert {problem.benchmark for problem in found.problems} == set(found.settings.benchmark.sets)
     assert all("-curve-" in problem.id for problem in found.problems)

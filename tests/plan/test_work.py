@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import DynamicCache
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from experiments.shared.counted_tokens import counted_tokens
 from oar.config import build
@@ -60,6 +60,13 @@ def test_parameters_are_those_of_the_real_architecture(name, billions):
     assert Architecture.from_config(model.config.to_dict(), "config.json") == sizes
     assert sizes.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert round(sizes.parameters / 1e9, 2) == billions
+
+
+def test_llama_has_no_biases():
+    sizes = replace(SMALL, biased=False)
+    model = LlamaForCausalLM(LlamaConfig(**sizes.config()))
+    assert Architecture.from_config(model.config.to_dict(), "config.json") == sizes
+    assert sizes.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_bytes_of_a_token_are_those_of_a_real_cache():

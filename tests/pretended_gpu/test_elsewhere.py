@@ -39,7 +39,7 @@ def test_signals_that_are_examined(gpu: PretendedGpu) -> None:
         gated(found, signal_importance(found, signal), signal)
 
 
-@pytest.mark.parametrize("kind", ["resampled", "knockout"])
+@pytest.mark.parametrize("kind", ["resampled", "knockout", "mean_embedding"])
 def test_what_a_counterfactual_disturbs(kind: str, gpu: PretendedGpu) -> None:
     inputs = subject().inputs
     replaced = replaced_tokens(kind, inputs)

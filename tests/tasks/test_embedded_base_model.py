@@ -10,7 +10,8 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from oar.common.errors import ConfigError, DataError
+from oar.common import files
+from oar.common.errors import ConfigError, DataError, OarError
 from oar.tasks.embedded import base_model
 from oar.tasks.embedded.base_model import RECORD, ensure_base_model, model_key
 from oar.tasks.embedded.teaching import Taught, Teaching, backward, build_model, examples, teach
@@ -157,7 +158,7 @@ def test_an_interrupted_build_leaves_nothing(
 
     monkeypatch.setattr(base_model, "teach", lambda *_: taught)
     monkeypatch.setattr(taught.tokenizer, "save_pretrained", fail)  # the weights are written by then
-    expected = DataError if isinstance(failure, OSError) else KeyboardInterrupt
+    expected = OarError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(expected):
         ensure_base_model(CONFIG, tmp_path, silent)
     assert list(tmp_path.iterdir()) == []
@@ -173,7 +174,7 @@ def test_nothing_stands_under_the_final_name_before_the_whole_folder_does(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(base_model, "teach", lambda *_: taught)
-    monkeypatch.setattr(base_model.os, "rename", interrupted)
+    monkeypatch.setattr(files.os, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ensure_base_model(CONFIG, tmp_path, silent)
     assert list(tmp_path.iterdir()) == []

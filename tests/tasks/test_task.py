@@ -121,3 +121,11 @@ def test_conclude_text_must_be_known_to_the_model() -> None:
     assert TASK.encode_marker(None) == [TASK.tokenizer.convert_tokens_to_ids("####")]
     with pytest.raises(DataError, match=r"probe\.conclude"):
         TASK.encode_marker("therefore")
+
+
+def test_a_neutral_text_is_one_known_token() -> None:
+    assert TASK.encode_neutral(None) is None
+    assert TASK.encode_neutral(" the") == TASK.tokenizer.convert_tokens_to_ids("the")
+    for text, said in (("the answer", "is 2"), ("zebra", "does not know")):
+        with pytest.raises(DataError, match=rf"counterfactual\.text must be one token .*{said}"):
+            TASK.encode_neutral(text)

@@ -19,7 +19,8 @@ from oar.tasks.verifier.pool import VerifierPool
 from oar.tasks.words import build_tokenizer
 from tests.byte_level import byte_level_tokenizer
 
-NAMES = ("gsm8k_hash", "plain", "qwen_boxed", "qwen_math", "r1")
+NAMES = ("gsm8k_hash", "plain", "question_answer", "qwen_boxed", "qwen_math", "r1")
+HASHED = ("gsm8k_hash", "question_answer")
 QWEN = byte_level_tokenizer()
 QUESTION = "What is {1} + \\frac{1}{2}?\nHint: {question}."
 PROBLEM = Problem("p", "What is half of 7?", r"\frac{7}{2}", "math500")
@@ -53,6 +54,7 @@ def test_every_key_of_a_file_has_a_comment() -> None:
             f"<|im_start|>user\n{QUESTION}\n{ASK}<|im_end|>\n<|im_start|>assistant\n",
         ),
         ("plain", QUESTION),
+        ("question_answer", f"Question: {QUESTION}\nAnswer:"),
     ],
 )  # fmt: skip
 def test_prompts_to_the_letter(name: str, prompt: str) -> None:
@@ -106,8 +108,8 @@ def test_what_ends_a_completion() -> None:
 def test_answer_forms() -> None:
     for name in NAMES:
         template = load_template(name)
-        assert template.marker == (HASH if name == "gsm8k_hash" else BOX)
-        assert template.markers == ((HASH, BOX) if name == "gsm8k_hash" else (BOX,))
+        assert template.marker == (HASH if name in HASHED else BOX)
+        assert template.markers == ((HASH, BOX) if name in HASHED else (BOX,))
 
 
 def test_the_hash_is_of_what_the_model_sees_and_of_how_it_ends() -> None:
@@ -134,7 +136,9 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     }.items():
         with pytest.raises(ConfigError, match=said):
             replace(load_template("plain"), **keys)
-    with pytest.raises(ConfigError, match="gsm8k_hash, plain, qwen_boxed, qwen_math, r1, but is 'qwen'"):
+    with pytest.raises(
+        ConfigError, match="gsm8k_hash, plain, question_answer, qwen_boxed, qwen_math, r1, but is 'qwen'"
+    ):
         load_template("qwen")
     for elsewhere in (str(FOLDER / "plain"), "../templates/plain"):  # a run's folder may be somebody else's
         with pytest.raises(ConfigError, match="template must be one of"):

@@ -17,6 +17,7 @@ from oar.config import TrainConfig
 from oar.method.gating import make_gate
 from oar.method.importance import gives
 from oar.model.parameters import whole
+from oar.names import COUNTERFACTUALS
 
 CPU = torch.device("cpu")
 REASONING = sized((6, 24), (4, 8))  # tokens
@@ -48,7 +49,7 @@ def variants() -> list[Variant]:
     """Every method of conf/, each probe, counterfactual and gate, and whatever else changes which forwards run."""
     found = [Variant(name, _method(name)) for name in METHODS]
     found.append(Variant("oar_g, noise of conf/", {"method": "oar_g"}, OF_WEAK_NOISE))
-    for kind in ("random_token", "resampled", "knockout"):
+    for kind in sorted({*COUNTERFACTUALS} - {"pad"}):
         for name in ("oar_p", "oar_p_routes"):
             found.append(Variant(f"{name}, {kind}", _method(name, counterfactual=kind)))
     for probe in ("lt_logits", "as_joint"):

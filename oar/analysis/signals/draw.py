@@ -37,6 +37,8 @@ def draw(
             top_k=0,
             top_p=1.0,
             max_new_tokens=max_new_tokens,
+            eos_token_id=task.stop_ids,
+            pad_token_id=task.pad_id,
             return_dict_in_generate=True,
             output_scores=True,
         )
@@ -44,8 +46,7 @@ def draw(
     logprobs = torch.stack(drawn.scores, dim=1).log_softmax(dim=-1).gather(2, completions[:, :, None])[:, :, 0]
     found = []
     for prompt, tokens, chosen in zip(prompts, completions.tolist(), logprobs.tolist(), strict=True):
-        stopped = task.tokenizer.eos_token_id in tokens
-        end = tokens.index(task.tokenizer.eos_token_id) + 1 if stopped else len(tokens)
-        reason = "stop" if stopped else "length"
+        stops = [at for at, token in enumerate(tokens) if token in task.stop_ids]
+        end, reason = (stops[0] + 1, "stop") if stops else (len(tokens), "length")
         found.append(Rollout(tuple(prompt), tuple(tokens[:end]), tuple(chosen[:end]), 0, reason))
     return [found[at : at + samples] for at in range(0, len(found), samples)]

@@ -42,6 +42,7 @@ class Subject:
     drawn: int  # completions, those without an answer included
     look: Callable[[str], CompletionBatch]  # the completions with privileged contexts of a kind
     probe: Callable[[ProbeConfig], Probe]  # as it is once its warm-up is over
+    encode_neutral: Callable[[str | None], int | None]  # `Task.encode_neutral`
 
     def asked(self, signal: object) -> CreditInputs:
         """The inputs with the contexts that `signal` asks for. Raises DataError where the problems do not have them."""
@@ -100,7 +101,8 @@ def examine(
     def look(context: str) -> CompletionBatch:
         return grade_rollouts(problems, groups, task, model.device, context).batch.rows(rows)
 
-    return Subject(inputs.rows(rows), _truth(graded, rows), tuple(rows.tolist()), len(batch), look, probe)
+    places = tuple(rows.tolist())
+    return Subject(inputs.rows(rows), _truth(graded, rows), places, len(batch), look, probe, task.encode_neutral)
 
 
 def warm_probe(cfg: ProbeConfig, task: Task, scorer: PreTrainedModel | None = None) -> Probe:
@@ -126,8 +128,13 @@ def signal_importance(subject: Subject, signal: TrainConfig) -> Tensor:
     Of signed advantages their size: how much a token counts, whichever way.
     """
     estimator = build("method.estimator", signal.method.estimator, signal.allow_targets)
-    seeds, probe = redrawn(subject, signal.seed).seeds, subject.probe(signal.probe)
-    importance: Tensor = estimator(replace(subject.asked(estimator), seeds=seeds, probe=probe))
+    asked = replace(
+        subject.asked(estimator),
+        seeds=redrawn(subject, signal.seed).seeds,
+        probe=subject.probe(signal.probe),
+        neutral_id=subject.encode_neutral(signal.counterfactual.text),
+    )
+    importance: Tensor = estimator(asked)
     return importance.abs() if gives(estimator) == "advantages" else importance
 
 

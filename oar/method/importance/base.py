@@ -23,7 +23,8 @@ class CreditInputs:
     where nobody has compared completions; groups (B,): completions of one prompt have the same number, None where nobody has
     said which they are; rewards (B,); values (B, T): mean reward of continuations drawn from before a token, NaN where none
     were; both None where nobody has said them; step: the training step, from 0, on which a schedule depends; temperature: what
-    the sampler divided logits by.
+    the sampler divided logits by; neutral_id: the token that counterfactual=text puts in a token's place, None where nobody has
+    said it.
 
     For methods with a privileged look or a loss of their own: teacher, who has that look, None for the policy itself;
     reference: the frozen starting model, None where nobody has loaded it; old_logprobs (B, T): of the policy before its
@@ -46,6 +47,7 @@ class CreditInputs:
     values: Tensor | None = None
     step: int = 0
     temperature: float = 1.0
+    neutral_id: int | None = None
     teacher: PreTrainedModel | None = None
     reference: PreTrainedModel | None = None
     old_logprobs: Tensor | None = None
@@ -115,6 +117,14 @@ class CreditInputs:
                 "This method trains a reward model beside the policy, but was called without: train with it."
             )
         return self.process_rewards
+
+    def known_neutral_id(self) -> int:
+        """What counterfactual=text puts in a token's place. Raises DataError where nobody has said it."""
+        if self.neutral_id is None:
+            raise DataError(
+                "counterfactual=text needs the token of its text, but was called without: choose another one."
+            )
+        return self.neutral_id
 
     def known_contexts(self) -> CompletionBatch:
         """The batch, with its privileged prompts. Raises DataError where nobody has made any."""

@@ -15,17 +15,19 @@ from oar.method.importance.clean import CleanPass, clean_passes
 from oar.method.importance.counterfactual import recompute
 from oar.method.importance.gradient import GradientNormImportance
 from oar.method.importance.recomputed_attention import CleanKeys, Recomputation
-from oar.method.importance.replacements import replacement_ids
+from oar.method.importance.replacements import mean_embedding, replacement_ids
 from oar.method.importance.routes import strongest_routes
-from oar.names import COUNTERFACTUALS
+from oar.names import COUNTERFACTUALS, DRAWN
 
 
 @dataclass(frozen=True, slots=True)
 class PerturbationImportance:
     """I_t = divergence(P, P^(t)), clipped at 0; in P^(t) reasoning token t is changed, everything else stays.
 
-    counterfactual: what the token is changed to: `pad` (the paper), `random_token`, `resampled` (drawn from the policy at
-    that position; the same token again moves nothing), or `knockout` (the token stays, but no later position attends to it).
+    counterfactual: what the token is changed to: `pad` (the paper), `text` (a token that the configuration names),
+    `mean_embedding` (the mean of the vocabulary's), `random_token`, `resampled` (drawn from the policy at that position; the
+    same token again moves nothing), or `knockout` (the token stays, but no later position attends to it).
+    draws: of a random counterfactual, over which the divergence is averaged.
     window: None recomputes all that comes after the token, which is exact. A number w recomputes only the token, the w
     tokens after it and everything from the marker on; the tokens between keep their clean keys and values. The cost then
     is linear in the length of the completion instead of quadratic.
@@ -38,6 +40,7 @@ class PerturbationImportance:
     """
 
     counterfactual: str = "pad"
+    draws: int = 1
     window: int | None = None
     routes: int = 0
     budget: int | None = None
@@ -47,6 +50,11 @@ class PerturbationImportance:
         if self.counterfactual not in COUNTERFACTUALS:
             raise ConfigError(
                 f"counterfactual must be one of {', '.join(COUNTERFACTUALS)}, but is {self.counterfactual!r}."
+            )
+        if self.draws < 1 or (self.draws > 1 and self.counterfactual not in DRAWN):
+            raise ConfigError(
+                f"draws must be 1 or more, and 1 unless counterfactual is one of {', '.join(DRAWN)}, but is {self.draws} "
+                f"with {self.counterfactual}."
             )
         for name, value in (("window", self.window), ("budget", self.budget)):
             if value is not None and value < 0:
@@ -73,24 +81,31 @@ class PerturbationImportance:
         importance = torch.zeros(tokens.shape, device=tokens.device)
         model = inputs.outcome_model
         embed = model.get_input_embeddings()
+        mean = mean_embedding(model) if self.counterfactual == "mean_embedding" else None
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=False):
             shown, keys = clean.shown, CleanKeys(clean.forward)
             row, token = tokens[clean.completions].nonzero(as_tuple=True)
-            replaced = replacement_ids(self.counterfactual, inputs, clean, row, token)
+            replaced = [
+                replacement_ids(self.counterfactual, inputs, clean, row, token, draw) for draw in range(self.draws)
+            ]
             for some in self._chunks(inputs, clean, row, token):
                 rows = row[some.index]
-                ids = shown.input_ids[rows[:, None], some.positions.clamp(max=shown.input_ids.shape[1] - 1)]
-                ids[:, 0] = replaced[some.index]
                 unseen = some.positions[:, 0] if self.counterfactual == "knockout" else None
                 # Where a read position stands among the recomputed ones: all are, from the marker on.
                 found = (some.positions[:, None] == shown.read_positions[rows][:, :, None]) & some.valid[:, None]
                 read = found.int().argmax(dim=2)
-                job = Recomputation(some.rows, embed(ids), some.positions, some.valid, read, unseen)
-                with recompute(model, keys, job) as hidden:
-                    logits = logits_of(model, hidden)
-                changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
-                moved = inputs.probe.divergence(clean.outcome[rows], changed)
-                importance[clean.completions[rows], token[some.index]] = moved
+                ids = shown.input_ids[rows[:, None], some.positions.clamp(max=shown.input_ids.shape[1] - 1)]
+                for by in replaced:
+                    ids[:, 0] = by[some.index]
+                    embeddings = embed(ids)
+                    if mean is not None:
+                        embeddings[:, 0] = mean
+                    job = Recomputation(some.rows, embeddings, some.positions, some.valid, read, unseen)
+                    with recompute(model, keys, job) as hidden:
+                        logits = logits_of(model, hidden)
+                    changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
+                    moved = inputs.probe.divergence(clean.outcome[rows], changed)
+                    importance[clean.completions[rows], token[some.index]] += moved / self.draws
         return importance
 
     def _chunks(self, inputs: CreditInputs, clean: CleanPass, row: Tensor, token: Tensor) -> Iterator["_Chunk"]:

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from oar.common.seeding import generator
 from oar.method.forward.logprobs import Forward, run_completions
@@ -9,22 +10,26 @@ from oar.method.importance.base import CreditInputs
 from oar.method.importance.clean import CleanPass
 
 _PROJECTED_AT_ONCE = 256  # positions; bounds the logits of `resampled`
+_EMBEDDED_AT_ONCE = 4096  # tokens of the vocabulary
 
 
-def replacement_ids(kind: str, inputs: CreditInputs, clean: CleanPass, row: Tensor, token: Tensor) -> Tensor:
+def replacement_ids(
+    kind: str, inputs: CreditInputs, clean: CleanPass, row: Tensor, token: Tensor, draw: int = 0
+) -> Tensor:
     """The token ids (N,) that replace reasoning tokens (row, token), each (N,), of a clean pass's completions.
 
-    pad: the pad token. random_token: any token of the vocabulary but the pad and the one that stands there. resampled: a
-    draw from the policy at that position, at temperature 1, whoever reads it; it may be the token itself. knockout: the token
-    itself, since what changes is who attends to it. The draws of a completion come from its own seed, one for each of its tokens.
+    pad: the pad token. text: the token that the configuration names. random_token: any token of the vocabulary but the pad
+    and the one that stands there. resampled: a draw from the policy at that position, at temperature 1, whoever reads it; it may
+    be the token itself. knockout, mean_embedding: the token itself, since what changes is who attends to it, or its embedding
+    (`mean_embedding`). The draws of a completion come from its own seed, one for each of its tokens and each `draw`.
     """
     position = clean.shown.reasoning_positions[row, token]
     own = clean.shown.input_ids[row, position]
-    if kind == "knockout":
+    if kind in ("knockout", "mean_embedding"):
         return own
-    if kind == "pad":
-        return torch.full_like(own, inputs.batch.pad_id)
-    uniform = _uniform_draws(inputs, clean)[row, token]
+    if kind in ("pad", "text"):
+        return torch.full_like(own, inputs.batch.pad_id if kind == "pad" else inputs.known_neutral_id())
+    uniform = _uniform_draws(inputs, clean, draw)[row, token]
     if kind == "random_token":
         return _other_token(uniform, own, inputs.batch.pad_id, _vocabulary(inputs))
     forward = _policys_forward(inputs, clean)
@@ -44,13 +49,24 @@ def _policys_forward(inputs: CreditInputs, clean: CleanPass) -> Forward:
     return kept.rows(clean.completions) if kept else run_completions(inputs.model, inputs.batch.rows(clean.completions))
 
 
-def _uniform_draws(inputs: CreditInputs, clean: CleanPass) -> Tensor:
+@torch.no_grad()
+def mean_embedding(model: PreTrainedModel) -> Tensor:
+    """(H,) in float32: the mean of the input embeddings of all tokens."""
+    embed, vocabulary = model.get_input_embeddings(), int(model.config.vocab_size)
+    # Embedded like any tokens: a sharded matrix cannot be read as a whole.
+    parts = torch.arange(vocabulary, device=model.device).split(_EMBEDDED_AT_ONCE)
+    total = torch.stack([embed(ids).double().sum(dim=0) for ids in parts]).sum(dim=0)
+    return (total / vocabulary).float()
+
+
+def _uniform_draws(inputs: CreditInputs, clean: CleanPass, draw: int) -> Tensor:
     """(R, T) in [0, 1)."""
     width = inputs.batch.completion_mask.shape[1]
     lengths = inputs.batch.completion_lengths[clean.completions].tolist()
     draws = torch.zeros(len(lengths), width)
     for row, (seed, length) in enumerate(zip(clean.seeds, lengths, strict=True)):
-        draws[row, :length] = torch.rand(length, generator=generator(seed, "replacement"))
+        again = (draw,) if draw else ()
+        draws[row, :length] = torch.rand(length, generator=generator(seed, "replacement", *again))
     return draws.to(clean.completions.device)
 
 

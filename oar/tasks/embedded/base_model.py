@@ -2,19 +2,16 @@
 
 import hashlib
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from safetensors import SafetensorError
 from transformers import GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
 from oar.common.errors import DataError
+from oar.common.files import whole_folder
 from oar.tasks.embedded.teaching import Taught, Teaching, teach
 
 SOURCE_VERSION = 1  # raise it whenever a generator, language, tokenizer or teaching changes what comes out
@@ -24,24 +21,15 @@ RECORD = "teaching.json"  # written last: how the folder was made
 def ensure_base_model(config: Teaching, root: Path, progress: Callable[[str], None]) -> Path:
     """The folder of the base model of `config` under `root`; taught and published first where it is not there yet.
 
-    The folder appears by one rename, complete or not at all; where two processes teach the same one, the first to
-    finish publishes it. DataError when it cannot be written or what stands there was not made here.
+    OarError when it cannot be written, DataError when what stands there was not made here.
     """
     folder = root / model_key(config)
     if folder.exists():
         return _checked(folder)
     progress(f"teaching the base model of {folder}; with OAR_TEACH_DIR=FOLDER it is kept wherever you start from")
     taught = teach(config, progress)
-    unfinished = root / f".{folder.name}-{uuid.uuid4().hex[:8]}"
-    try:
-        unfinished.mkdir(parents=True)
+    with whole_folder(folder) as unfinished:
         _write(taught, config, unfinished)
-        os.rename(unfinished, folder)
-    except (OSError, SafetensorError) as error:
-        if not folder.exists():
-            raise DataError(f"The base model cannot be written to {folder}: {error}. Mend it, run again.") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return _checked(folder)
 
 

@@ -100,7 +100,7 @@ def completions(seed: int, rows: int = 6) -> tuple[CompletionBatch, Tensor]:
 def inputs(model: Qwen2ForCausalLM, batch: CompletionBatch, probe: str) -> CreditInputs:
     with torch.no_grad():
         scores = score_completions(model, batch, temperature=1.0)
-    return CreditInputs(model, batch, PROBES[probe], scores, range(len(batch)))
+    return CreditInputs(model, batch, PROBES[probe], scores, range(len(batch)), neutral_id=IGNORED)
 
 
 def per_completion(metric, importance: Tensor, marks: Tensor, batch: CompletionBatch) -> list[float]:
@@ -136,7 +136,11 @@ def test_the_model_answers_by_the_counted_tokens_alone() -> None:
 @pytest.mark.parametrize("probe", PROBES)
 @pytest.mark.parametrize(
     ("counterfactual", "window", "budget"),
-    [("pad", None, None), ("knockout", None, None), ("pad", 0, None), ("pad", None, 5)],
+    [
+        *((kind, None, None) for kind in ("pad", "knockout", "text")),
+        ("pad", 0, None),
+        ("pad", None, 5),
+    ],
 )
 def test_oar_p_ranks_the_counted_tokens_first(
     probe: str, counterfactual: str, window: int | None, budget: int | None

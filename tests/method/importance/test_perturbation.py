@@ -1,5 +1,7 @@
 """OAR-P against a naive version that shares nothing with it, in all its forms."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,14 +10,17 @@ from hypothesis import strategies as st
 from oar.common.errors import ConfigError, DataError
 from oar.method.batch import collate
 from oar.method.importance import GradientNormImportance, PerturbationImportance
+from oar.method.importance.clean import clean_passes
 from oar.method.importance.perturbation import largest
+from oar.method.importance.replacements import replacement_ids
 from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
 from oar.method.segments import Segments
+from oar.names import COUNTERFACTUALS
 from tests.models import MARKER, PAD, credit_inputs, random_batch, tiny_model
 from tests.plain_oar_p import naive_oar_p, outcome, parts
 
 PROBES = {"lt_logits": LastTokenProbe([MARKER]), "as_mean": AnswerMeanProbe(), "as_joint": AnswerJointProbe()}
-KINDS = ("pad", "random_token", "resampled", "knockout")
+NEUTRAL = 7  # a token of random batches
 exactly = {"atol": 1e-5, "rtol": 1e-4}
 
 
@@ -34,17 +39,52 @@ def test_equals_naive(name, seed, keep_graph):
 
 
 @pytest.mark.parametrize("reach", [{}, {"window": 2}, {"window": 0, "routes": 2}])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COUNTERFACTUALS)
 @given(seed=st.integers(0, 10_000), limit=st.sampled_from([1, 7, 64, 4096]))
 @settings(max_examples=8)
 def test_chunks_and_other_completions_do_not_matter(kind, reach, seed, limit):
     model, batch = tiny_model(seed), random_batch(seed, rows=4)
-    inputs = credit_inputs(batch, PROBES["as_mean"], model=model)
+    inputs = replace(credit_inputs(batch, PROBES["as_mean"], model=model), neutral_id=NEUTRAL)
     whole = PerturbationImportance(kind, **reach, max_tokens_per_forward=10**6)(inputs)
     found = PerturbationImportance(kind, **reach, max_tokens_per_forward=limit)(inputs)
     torch.testing.assert_close(found, whole, **exactly)
     alone = PerturbationImportance(kind, **reach)(inputs.rows(torch.tensor([2])))
     torch.testing.assert_close(alone[0], whole[2], **exactly)
+
+
+@pytest.mark.parametrize(("kind", "draws"), [("text", 1), ("mean_embedding", 1), ("random_token", 3), ("resampled", 2)])
+@torch.no_grad()
+def test_other_counterfactuals_equal_plain_forwards(kind, draws):
+    """The embedding that is put in place is taken from the whole matrix; several draws are each a forward, then averaged."""
+    model, batch = tiny_model(5), random_batch(5, rows=2)
+    inputs = replace(credit_inputs(batch, PROBES["as_mean"], model=model), neutral_id=NEUTRAL)
+    found = PerturbationImportance(kind, draws=draws)(inputs)
+    table = model.get_input_embeddings().weight
+    (clean,) = clean_passes(inputs, 10**6, graph=False)
+    for place, completion in enumerate(clean.completions.tolist()):
+        taken_apart = parts(batch, completion)
+        prompt, reasoning, marker, answer = taken_apart
+        ids = torch.tensor([[*prompt, *reasoning, *marker, *answer]])
+        unchanged = outcome(model, "as_mean", MARKER, taken_apart)
+        tokens = torch.arange(len(reasoning))
+        rows = torch.full_like(tokens, place)
+        put = [replacement_ids(kind, inputs, clean, rows, tokens, draw) for draw in range(draws)]
+        assert draws == 1 or not torch.equal(put[0], put[1])
+        for t in tokens.tolist():
+            moved = 0.0
+            for by in put:
+                embeddings = table[ids]
+                new = {"text": table[NEUTRAL], "mean_embedding": table.mean(dim=0)}.get(kind, table[by[t]])
+                embeddings[0, len(prompt) + t] = new
+                logits = model(inputs_embeds=embeddings).logits[0]
+                changed = logits[-len(answer) - 1 : -1].mean(0).log_softmax(-1)
+                moved += float((unchanged.exp() * (unchanged - changed)).sum()) / draws
+            assert float(found[completion, t]) == pytest.approx(moved, abs=1e-5)
+
+
+def test_a_text_without_its_token_is_refused():
+    with pytest.raises(DataError, match="counterfactual=text"):
+        PerturbationImportance("text")(credit_inputs(random_batch(1), PROBES["as_mean"]))
 
 
 def test_another_conclude_text_is_not_read_off_the_update_s_forward():
@@ -274,6 +314,8 @@ def test_edges_of_a_completion(name, options):
         {"routes": 2},
         {"budget": -1},
         {"counterfactual": "swap"},
+        {"draws": 0, "counterfactual": "resampled"},
+        {"draws": 2},
         {"max_tokens_per_forward": 0},
     ],
 )
