@@ -44,8 +44,13 @@ def spread_embeddings(spread: float) -> Qwen2ForCausalLM:
     return model.bfloat16()
 
 
-def random_batch(seed: int, rows: int = 4, *, longest: int = 12, unanswered: tuple[int, ...] = ()) -> CompletionBatch:
-    """Completions of random lengths: reasoning (at least one token), one marker token, an answer of 1-3 tokens, EOS."""
+def random_batch(
+    seed: int, rows: int = 4, *, longest: int = 12, unanswered: tuple[int, ...] = (), group: int = 1
+) -> CompletionBatch:
+    """Completions of random lengths: reasoning (at least one token), one marker token, an answer of 1-3 tokens, EOS.
+
+    The first `group` rows have the same prompt.
+    """
     rng = torch.Generator().manual_seed(seed)
 
     def draw(low: int, high: int) -> int:
@@ -54,10 +59,10 @@ def random_batch(seed: int, rows: int = 4, *, longest: int = 12, unanswered: tup
     def tokens(count: int) -> list[int]:
         return torch.randint(4, VOCAB, (count,), generator=rng).tolist()
 
-    prompts, completions, segments = [], [], []
+    prompts, completions, segments = list[list[int]](), [], []
     for row in range(rows):
         reasoning, answer = draw(1, longest), draw(1, 3)
-        prompts.append([2, *tokens(draw(1, 6))])
+        prompts.append(prompts[0] if 0 < row < group else [2, *tokens(draw(1, 6))])
         completions.append([*tokens(reasoning), MARKER, *tokens(answer), 1])
         found = Segments(reasoning, reasoning + 1, reasoning + 1 + answer)
         segments.append(None if row in unanswered else found)
