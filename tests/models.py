@@ -53,11 +53,18 @@ def spread_embeddings(spread: float) -> Qwen2ForCausalLM:
 
 
 def random_batch(
-    seed: int, rows: int = 4, *, longest: int = 12, unanswered: tuple[int, ...] = (), needs_answer: bool = True
+    seed: int,
+    rows: int = 4,
+    *,
+    longest: int = 12,
+    unanswered: tuple[int, ...] = (),
+    needs_answer: bool = True,
+    group: int = 1,
 ) -> CompletionBatch:
     """Completions of random lengths: reasoning (at least one token), one marker token, an answer of 1-3 tokens, EOS.
 
-    Each has a reference response of 1-4 tokens. `needs_answer`: as in `oar.tasks.task.Task.segments`.
+    Each has a reference response of 1-4 tokens. `needs_answer`: as in `oar.tasks.task.Task.segments`. The first `group` rows have
+    the same prompt.
     """
     rng = torch.Generator().manual_seed(seed)
 
@@ -67,10 +74,10 @@ def random_batch(
     def tokens(count: int) -> list[int]:
         return torch.randint(4, VOCAB, (count,), generator=rng).tolist()
 
-    prompts, completions, segments = [], [], []
+    prompts, completions, segments = list[list[int]](), [], []
     for row in range(rows):
         reasoning, answer = draw(1, longest), draw(1, 3)
-        prompts.append([2, *tokens(draw(1, 6))])
+        prompts.append(prompts[0] if 0 < row < group else [2, *tokens(draw(1, 6))])
         completions.append([*tokens(reasoning), MARKER, *tokens(answer), 1])
         found = Segments(reasoning, reasoning + 1, reasoning + 1 + answer)
         absent = None if needs_answer else Segments.without_answer(len(completions[-1]))

@@ -69,7 +69,8 @@ def _noisy_gradient(inputs: CreditInputs, clean: CleanPass, noise_std: float) ->
     shown, packing = clean.shown, clean.forward.packing
     noisy = clean.forward.embeddings.detach().clone()
     counts = inputs.batch.reasoning_mask[clean.completions].sum(dim=1).tolist()
-    starts = (packing.starts + shown.reasoning_positions[:, 0]).tolist()
+    row = torch.arange(len(counts), device=packing.starts.device)
+    starts = packing.places(row, shown.reasoning_positions[:, 0]).tolist()
     for seed, start, count in zip(clean.seeds, starts, counts, strict=True):
         noise = torch.randn(count, noisy.shape[-1], generator=generator(seed, "noise")).to(noisy)
         noisy[start : start + count] += noise_std * noise

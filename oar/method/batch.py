@@ -73,23 +73,24 @@ class CompletionBatch:
         return replace(self, input_ids=ids, prompt_lengths=self.context_lengths)
 
     def micro_batches(self, index: Tensor, max_tokens: int) -> tuple[Tensor, ...]:
-        """`index` (integer positions) in parts of at most `max_tokens` tokens of prompt and completion; one row at least.
+        """`index` (integer positions) in parts of at most `max_tokens` tokens of prompts and completions; one row at least.
 
-        First fit decreasing: the longest row first, each into the first part that has room. Forwards are packed, so rows of
-        a part need not be of like length, and few parts are more than the fewest there can be.
+        Completions of one prompt stay together as far as they fit, since a forward computes a prompt once. Forwards are packed,
+        so rows of a part need not be of like length, and few parts are more than the fewest there can be.
         """
-        lengths = (self.prompt_lengths + self.completion_lengths)[index]
-        order = lengths.argsort(descending=True, stable=True)
-        parts: list[list[int]] = []
-        room: list[int] = []
-        for row, length in zip(index[order].tolist(), lengths[order].tolist(), strict=True):
-            at = next((at for at, left in enumerate(room) if length <= left), len(room))
-            if at == len(room):
-                parts.append([])
-                room.append(max_tokens)
-            parts[at].append(row)
-            room[at] -= length
-        return tuple(torch.tensor(part, device=index.device) for part in parts)
+        sizes = torch.stack([self.prompt_lengths[index] - 1, self.completion_lengths[index] + 1])
+        shared, own = sizes.tolist()  # the last token of a prompt stands before each of its completions
+        members: dict[int, list[int]] = {}
+        for row, number in enumerate(same_beginnings(self.input_ids[index], self.prompt_lengths[index].tolist())):
+            members.setdefault(number, []).append(row)
+        together, tokens = list[list[int]](), list[int]()
+        for rows in members.values():
+            prompt = shared[rows[0]]
+            for fitting in _first_fit([own[row] for row in rows], max_tokens - prompt):
+                together.append([rows[which] for which in fitting])
+                tokens.append(prompt + sum(own[row] for row in together[-1]))
+        parts = _first_fit(tokens, max_tokens)
+        return tuple(index[[row for which in part for row in together[which]]] for part in parts)
 
     def rows(self, index: Tensor) -> "CompletionBatch":
         """The completions `index` (integer positions or a (B,) mask), padding cut to what they need, T unchanged."""
@@ -100,6 +101,27 @@ class CompletionBatch:
 
 
 _TENSORS = [name for name in CompletionBatch.__slots__ if name != "pad_id"]
+
+
+def _first_fit(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Which of the sizes go together, so that they sum to `most` at most: the largest first, each to the first that has room."""
+    parts: list[list[int]] = []
+    room: list[int] = []
+    for which in sorted(range(len(sizes)), key=lambda which: -sizes[which]):
+        at = next((at for at, left in enumerate(room) if sizes[which] <= left), len(room))
+        if at == len(room):
+            parts.append([])
+            room.append(most)
+        parts[at].append(which)
+        room[at] -= sizes[which]
+    return parts
+
+
+def same_beginnings(ids: Tensor, lengths: Sequence[int]) -> list[int]:
+    """A number for each row of ids (R, L): the same for rows whose first lengths[r] tokens are the same."""
+    host, numbers = ids.cpu().numpy(), dict[bytes, int]()
+    beginnings = (row[:length].tobytes() for row, length in zip(host, lengths, strict=True))
+    return [numbers.setdefault(beginning, len(numbers)) for beginning in beginnings]
 
 
 def collate(

@@ -107,6 +107,21 @@ def test_few_micro_batches_are_needed():
     assert len(batch.micro_batches(torch.arange(200), 100)) == 100
 
 
+def test_completions_of_one_prompt_share_a_micro_batch():
+    """Two prompts of 40 tokens, two completions of 9 each: 39 + 2 x 10 = 59 tokens a prompt, where four alone are 196."""
+    ids = torch.tensor([[5] * 40, [6] * 40, [5] * 40, [6] * 40])
+    empty = random_batch(0, rows=1).rows(torch.zeros(4, dtype=torch.long))
+    lengths = torch.full((4,), 40), torch.full((4,), 9)
+    batch = replace(empty, input_ids=ids, prompt_lengths=lengths[0], completion_lengths=lengths[1])
+
+    def parts(most):
+        return [part.tolist() for part in batch.micro_batches(torch.arange(4), most)]
+
+    assert parts(118) == [[0, 2, 1, 3]]
+    assert parts(117) == parts(59) == [[0, 2], [1, 3]]
+    assert parts(58) == [[0], [2], [1], [3]]
+
+
 MODELS = tiny_model(), tiny_model(5)
 
 

@@ -68,6 +68,32 @@ def test_places_by_hand():
     assert second.at(states, *second.tokens()).tolist() == [2.0, 3.0, 4.0]  # a part of a row, as a row of its own
 
 
+def test_a_shared_beginning_stands_once_by_hand():
+    """Rows 0 and 2 begin with the same two tokens, of which one is shared; row 1 stands between them in the batch only."""
+    ids = torch.tensor([[5, 6, 7, PAD], [5, 6, 9, 8], [5, 6, 8, 9]])
+    packed, packing = pack(ids, torch.tensor([3, 4, 4]), torch.tensor([2, 3, 2]))
+    assert packed.tolist() == [5, 6, 7, 6, 8, 9, 5, 6, 9, 8]
+    assert [one.tolist() for one in packing.stored()] == [
+        [0, 0, 0, 2, 2, 2, 1, 1, 1, 1],
+        [0, 1, 2, 1, 2, 3, 0, 1, 2, 3],
+    ]
+    for part in (packing, packing.rows(torch.tensor([2, 1]))):
+        row, position = part.tokens()
+        expected = ids[:, :4] if part is packing else ids[[2, 1]]
+        assert part.at(packed, row, position).tolist() == expected[row, position].tolist()
+    assert packing.padded(packed[None, :, None], 4)[2, 0, :, 0].tolist() == [5, 6, 8, 9]
+
+
+@pytest.mark.parametrize("make", [tiny_model, windowed_model])
+@pytest.mark.parametrize("group", [3, 5])
+def test_completions_of_one_prompt_are_each_as_alone(make, group):
+    model, batch = make(), random_batch(3, rows=5, group=group)
+    found = score_completions(model, batch, temperature=1.0)
+    whole = int((batch.prompt_lengths + batch.completion_lengths).sum())
+    assert len(found.forward.hidden) == whole - (group - 1) * int(batch.prompt_lengths[0] - 1)
+    assert_close(found.logprobs[batch.completion_mask], by_row(model, batch), atol=2e-6, rtol=1e-5)
+
+
 def by_row(model, batch):
     """Logprobs of each completion's tokens from the model's own logits, a row at a time."""
     found = []
@@ -80,8 +106,9 @@ def by_row(model, batch):
 
 @pytest.mark.parametrize("adapter", [False, True])
 @pytest.mark.parametrize("recompute", [False, True])
-def test_gradients_are_those_of_the_rows(adapter, recompute):
-    model, batch = tiny_model(), random_batch(3, rows=5)
+@pytest.mark.parametrize("group", [1, 3])
+def test_gradients_are_those_of_the_rows(adapter, recompute, group):
+    model, batch = tiny_model(), random_batch(3, rows=5, group=group)
     if adapter:
         add_adapter(model, LoraConfig(r=4, alpha=8, targets=["q_proj", "v_proj", "up_proj"]), 0)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

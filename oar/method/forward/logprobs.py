@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from oar.method.batch import CompletionBatch
+from oar.method.batch import CompletionBatch, same_beginnings
 from oar.method.forward.packing import Attended, Packing, run_packed
 from oar.method.forward.projection import token_scores
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One forward over R packed sequences of N tokens together, kept so that a credit signal can go on from it.
+    """One forward over R packed sequences, N tokens in the row, kept so that a credit signal can go on from it.
 
     embeddings (N, H): the graph's input; hidden (N, H): the last hidden states; layers: what each layer's attention was given;
     packing: where the sequences stand in these.
@@ -52,10 +52,26 @@ class Scores:
         return replace(self, logprobs=self.logprobs.detach(), forward=None)
 
 
-def pack(input_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Packing]:
-    """The token ids (N,) of rows (R, L) that are padded at the right, without the padding, and where they stand."""
-    packing = Packing.of(lengths.tolist(), lengths.device)
-    return input_ids[packing.tokens()], packing
+def pack(input_ids: Tensor, lengths: Tensor, prompt_lengths: Tensor | None = None) -> tuple[Tensor, Packing]:
+    """The token ids (N,) of rows (R, L) that are padded at the right, without the padding, and where they stand.
+
+    A prompt of `prompt_lengths` (R,) that several rows have stands there once but for its last token, from which the first of a
+    completion is predicted: so all that credit is read from, or differentiated to, is a completion's own.
+    """
+    if prompt_lengths is None:
+        packing = Packing.of(lengths.tolist(), lengths.device)
+    else:
+        whole, prompts = torch.stack([lengths, prompt_lengths]).tolist()
+        packing = Packing.of(
+            whole, lengths.device, [length - 1 for length in prompts], same_beginnings(input_ids, prompts)
+        )
+    return input_ids[packing.stored()], packing
+
+
+def pack_completions(batch: CompletionBatch) -> tuple[Tensor, Packing]:
+    """The token ids (N,) of B prompts with their completions, each prompt once, and where they stand."""
+    lengths = batch.prompt_lengths + batch.completion_lengths
+    return pack(batch.input_ids, lengths, batch.prompt_lengths)
 
 
 def run_forward(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> Forward:
@@ -68,7 +84,7 @@ def run_completions(model: PreTrainedModel, batch: CompletionBatch, *, leaf: boo
     """A forward over B prompts with their completions. With `leaf` the embeddings are cut off from their matrix, and gradients
     can be taken to them whatever is trained.
     """
-    ids, packing = pack(batch.input_ids, batch.prompt_lengths + batch.completion_lengths)
+    ids, packing = pack_completions(batch)
     embeddings = model.get_input_embeddings()(ids)
     return run_forward(model, embeddings.detach().requires_grad_() if leaf else embeddings, packing)
 

@@ -1,12 +1,15 @@
 """Sequences of any lengths, one behind another in one row: the model runs over real tokens only, nothing is padded.
 
+Sequences that begin alike, as the completions of one prompt do, have their beginning in the row once: it is computed once,
+and the gradients of all of them flow into it (the idea of Prefix Grouper, arXiv 2506.05433).
+
 Everything but attention treats each token on its own. Attention gets each sequence alone, so that none sees another, and what it
 was given is kept as it passes: no model's code is changed or repeated for it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,37 +23,84 @@ _LAYERS = {"full_attention", "sliding_attention"}
 
 
 @dataclass(frozen=True, slots=True)
+class Family:
+    """Sequences whose first `prefix` tokens are the same. These stand in the row once, the rest of each behind them."""
+
+    rows: Sequence[int]
+    prefix: int
+    rests: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Packing:
-    """Where R sequences stand in a row of N tokens: starts (R,), and how long they are, which the CPU must know too."""
+    """Where R sequences stand in a row of N tokens, and how long they are, which the CPU must know too.
+
+    Token t of sequence r stands at prefix_starts[r] + t where t < prefixes[r], and at starts[r] + t from there on; all (R,).
+    families: of the whole row, whichever of its sequences these R are.
+    """
 
     starts: Tensor
+    prefix_starts: Tensor
+    prefixes: Tensor
     lengths: Sequence[int]
+    families: Sequence[Family]
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> "Packing":
-        """One behind another."""
-        return cls(torch.tensor([0, *accumulate(lengths)][:-1], device=device), lengths)
+    def of(
+        cls, lengths: Sequence[int], device: torch.device, prefixes: Sequence[int] = (), alike: Sequence[int] = ()
+    ) -> "Packing":
+        """One behind another. Sequences r of one number alike[r] share their first prefixes[r] tokens, for all the same count."""
+        members: dict[int, list[int]] = {}
+        for row in range(len(lengths)):
+            members.setdefault(alike[row] if alike else row, []).append(row)
+        families, places, end = [], torch.zeros(3, len(lengths), dtype=torch.long), 0
+        for rows in members.values():
+            prefix = prefixes[rows[0]] if len(rows) > 1 else 0
+            families.append(Family(rows, prefix, [lengths[row] - prefix for row in rows]))
+            places[1:, rows] = torch.tensor([[end], [prefix]])
+            for row in rows:
+                places[0, row] = end  # its token `prefix` stands right behind what is there
+                end += lengths[row] - prefix
+            end += prefix
+        return cls(*places.to(device), lengths, families)
 
     def rows(self, index: Tensor) -> "Packing":
         """Some of the sequences; they stay where they stand."""
-        return Packing(self.starts[index], [self.lengths[row] for row in index.tolist()])
+        lengths = [self.lengths[row] for row in index.tolist()]
+        return Packing(self.starts[index], self.prefix_starts[index], self.prefixes[index], lengths, self.families)
+
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """Of each of the N tokens of the whole row: a sequence that it belongs to, and its position there."""
+        parts = [
+            part
+            for family in self.families
+            for part in (
+                (family.rows[0], 0, family.prefix),
+                *((row, family.prefix, rest) for row, rest in zip(family.rows, family.rests, strict=True)),
+            )
+        ]
+        row, start, length = torch.tensor(parts).T
+        position = torch.arange(int(length.sum())) - (length.cumsum(0) - length - start).repeat_interleave(length)
+        return row.repeat_interleave(length).to(self.starts.device), position.to(self.starts.device)
 
     def tokens(self) -> tuple[Tensor, Tensor]:
-        """The sequence of each of their tokens, one sequence behind another, and its position there."""
-        lengths, device = torch.tensor(self.lengths), self.starts.device
-        row = torch.arange(len(lengths)).repeat_interleave(lengths)
-        position = torch.arange(len(row)) - (lengths.cumsum(0) - lengths)[row]
-        return row.to(device), position.to(device)
+        """The sequence of each of their tokens, one whole sequence behind another, and its position there."""
+        return Packing.of(self.lengths, self.starts.device).stored()
+
+    def places(self, row: Tensor, position: Tensor) -> Tensor:
+        """Where in the row sequences `row` have `position`, shaped alike; of one behind a sequence's end it means nothing."""
+        start = torch.where(position < self.prefixes[row], self.prefix_starts[row], self.starts[row])
+        return start + position
 
     def at(self, states: Tensor, row: Tensor, position: Tensor) -> Tensor:
         """`states` (N, ...) of sequences `row` at `position`, shaped alike; behind a sequence's end stands nothing of use."""
-        return states[(self.starts[row] + position).clamp(max=len(states) - 1)]
+        return states[self.places(row, position).clamp(max=len(states) - 1)]
 
     def padded(self, states: Tensor, width: int) -> Tensor:
         """(heads, N, D) as (R, heads, width, D); behind a sequence's end stands something that means nothing."""
-        position = torch.arange(width, device=states.device)
-        place = (self.starts[:, None] + position).clamp(max=states.shape[1] - 1)
-        return states[:, place].transpose(0, 1)
+        row = torch.arange(len(self.starts), device=states.device)[:, None]
+        place = self.places(row, torch.arange(width, device=states.device))
+        return states[:, place.clamp(max=states.shape[1] - 1)].transpose(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +116,9 @@ class Attended:
 class PackedSequences:
     """What each layer's attention needs to know of the row, and a note of what it was given, layer by layer."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self.lengths = list(lengths)
+    def __init__(self, families: Sequence[Family]) -> None:
+        self.families = families
+        self.sizes = [size for family in families for size in (family.prefix, *family.rests)]
         self._layers: list[Attended] | None = []
 
     def note(self, attended: Attended) -> None:
@@ -93,8 +144,8 @@ def run_packed(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> 
             f"{', '.join([str(model.config._attn_implementation), *sorted(unknown)])}: load the model with "
             "attn_implementation='sdpa', or take another."
         )
-    _, position = packing.tokens()
-    sequences = PackedSequences(packing.lengths)
+    _, position = packing.stored()
+    sequences = PackedSequences(packing.families)
     with AttentionNamed(model, _ATTENTION):
         hidden = model.base_model(
             inputs_embeds=embeddings[None], position_ids=position[None], use_cache=False, packed=sequences
@@ -135,23 +186,33 @@ def _packed_attention(
         )
     packed.note(Attended(query[0].detach(), key[0].detach(), value[0].detach(), options["scaling"]))
     attend, outputs = AttentionInterface()["sdpa"], []
-    parts = (states.split(packed.lengths, dim=2) for states in (query, key, value))
-    for own_query, own_key, own_value in zip(*parts, strict=True):
-        mask = _window(own_query, sliding_window)
-        outputs.append(attend(module, own_query, own_key, own_value, mask, **options)[0])
+    parts = zip(*(states.split(packed.sizes, dim=2) for states in (query, key, value)), strict=True)
+    for family in packed.families:
+        own, first_key, first_value = next(parts)
+        if family.prefix:
+            mask = _mask(own, 0, sliding_window)
+            outputs.append(attend(module, own, first_key, first_value, mask, **options)[0])
+        for own, rest_key, rest_value in islice(parts, len(family.rests)):
+            mask = _mask(own, family.prefix, sliding_window)
+            if family.prefix:
+                rest_key = torch.cat([first_key, rest_key], dim=2)
+                rest_value = torch.cat([first_value, rest_value], dim=2)
+            outputs.append(attend(module, own, rest_key, rest_value, mask, **options)[0])
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), None
 
 
-def _window(query: Tensor, width: int | None) -> Tensor | None:
-    """(1, 1, L, L), True where one of L queries may look: at itself and the `width` - 1 tokens before it.
+def _mask(query: Tensor, before: int, width: int | None) -> Tensor | None:
+    """(1, 1, L, before + L), True where one of L queries behind `before` others may look: at itself and the tokens before it,
+    the last `width` - 1 of them where there is a window.
 
-    None where it may look at all of them: without a mask the kernel leaves out by itself what a causal query does not see.
+    None where it is the first of its sequence and sees all of it: the kernel leaves out by itself what a causal query does not.
     """
-    if width is None or width >= query.shape[2]:
+    length = query.shape[2]
+    if not before and (width is None or width >= length):
         return None
-    position = torch.arange(query.shape[2], device=query.device)
-    back = position[:, None] - position
-    return ((back >= 0) & (back < width))[None, None]
+    back = torch.arange(before, before + length, device=query.device)[:, None]
+    back = back - torch.arange(before + length, device=query.device)
+    return ((back >= 0) & (back < (width or before + length)))[None, None]
 
 
 AttentionInterface.register(_ATTENTION, _packed_attention)

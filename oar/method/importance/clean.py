@@ -52,7 +52,8 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
             forward = kept.rows(completions)
         else:
             with torch.set_grad_enabled(graph):
-                ids, packing = pack(some.input_ids, some.lengths)
+                prompt_lengths = inputs.batch.prompt_lengths[completions]
+                ids, packing = pack(some.input_ids, some.lengths, prompt_lengths)
                 forward = run_forward(inputs.outcome_model, embed(ids).detach().requires_grad_(graph), packing)
         yield _read(inputs, completions, [inputs.seeds[row] for row in rows], some, forward, graph=graph)
 

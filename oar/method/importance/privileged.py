@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oar.method.forward.logprobs import pack, predicting_states, run_forward, score_completions
+from oar.method.forward.logprobs import pack_completions, predicting_states, run_forward, score_completions
 from oar.method.importance.base import CreditInputs
 
 
@@ -50,7 +50,7 @@ def teacher_states(inputs: CreditInputs, max_tokens: int) -> Tensor:
     found = embed.get_parameter("weight").new_zeros(*batch.completion_mask.shape, teacher.config.hidden_size)
     for rows in _parts(inputs, max_tokens):
         some = batch.rows(rows).in_context()
-        ids, packing = pack(some.input_ids, some.prompt_lengths + some.completion_lengths)
+        ids, packing = pack_completions(some)
         row, token = some.completion_mask.nonzero(as_tuple=True)
         found[rows[row], token] = predicting_states(run_forward(teacher, embed(ids), packing), some, row, token)
     return found

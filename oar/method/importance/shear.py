@@ -106,7 +106,8 @@ class ShearWeights:
         counts = batch.completion_lengths.tolist()
         for rows in chunks(lengths, self.max_tokens_per_forward):
             forward = run_completions(inputs.model, batch.rows(torch.tensor(rows, device=batch.input_ids.device)))
-            for row, states in zip(rows, forward.hidden.split([lengths[row] for row in rows]), strict=True):
+            whole = forward.packing.at(forward.hidden, *forward.packing.tokens())
+            for row, states in zip(rows, whole.split([lengths[row] for row in rows]), strict=True):
                 found[row] = states[-counts[row] :].float()
         return found
 
