@@ -10,7 +10,7 @@ from oar.method.importance import CreditSignal, gives, needs_continuations
 from oar.plan.assumptions import Assumptions
 from oar.plan.memory import FLOAT32, GIB, NUMBER_BYTES, Memory, memory_of
 from oar.plan.model import Architecture
-from oar.plan.work import Lengths, auxiliary_work, importance_work, update_work
+from oar.plan.work import Lengths, auxiliary_work, importance_work, together, update_work
 
 HOUR = 3600.0
 TERA = 1e12
@@ -152,7 +152,9 @@ def step_costs(
     if gives(estimator) == "advantages" or auxiliary:  # groups without a difference in reward learn as well
         assume = replace(assume, contributing_share=1.0)
     # Of a completion of mean length, what is not marker, answer or EOS is reasoning.
-    lengths = Lengths(assume.prompt_tokens, assume.completion_tokens - marker - answer - 1, marker, answer)
+    prompt, completion = assume.prompt_tokens, assume.completion_tokens
+    shared = together(learner, prompt, completion)
+    lengths = Lengths(prompt, completion - marker - answer - 1, marker, answer, shared)
     signal = importance_work(estimator, lengths, learner) + auxiliary_work(auxiliary, lengths, learner)
     per_second = learner.ranks * assume.peak_tflops[learner.compute_dtype] * TERA * assume.utilisation
     generated = float(learner.batch_size * assume.completion_tokens)

@@ -1,6 +1,6 @@
 """What a step computes, counted in forwards: the update (`oar.learner.step`) and a credit signal (`oar.method.importance`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from oar.config import LearnerConfig, TrainConfig
@@ -36,12 +36,16 @@ STEP_TOKENS = 16  # of the reasoning (assumption): a sentence of a word problem 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of one completion: prompt | reasoning | marker | answer | EOS."""
+    """Tokens of one completion: prompt | reasoning | marker | answer | EOS.
+
+    together: completions of its prompt in one forward, which share all of the prompt but its last token.
+    """
 
     prompt: int
     reasoning: int
     marker: int
     answer: int
+    together: int = 1
 
     @property
     def tail(self) -> int:
@@ -57,6 +61,17 @@ class Lengths:
     def completion(self) -> int:
         """All its tokens, EOS too."""
         return self.reasoning + self.marker + self.answer + 1
+
+    def forward(self, behind: int, read: int) -> "Work":
+        """One completion's share of a causal forward over the prompt and `behind` positions of each of those together."""
+        return forward(self.prompt - 1, 0) * (1 / self.together) + Work(
+            behind + 1, (behind + 1) * (self.prompt - 1 + (behind + 2) / 2), read
+        )
+
+
+def together(learner: LearnerConfig, prompt: int, completion: int) -> int:
+    """Completions of one prompt that a micro-batch of the learner holds, lengths in tokens."""
+    return max(1, min(learner.num_generations, (learner.micro_batch_tokens - prompt + 1) // (completion + 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +132,9 @@ def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
     (oar/method/forward/projection.py), and with checkpointing the blocks. Source of the factor: Kaplan et al. 2020,
     section 2.1.
     """
-    completion = forward(assume.prompt_tokens + assume.completion_tokens, assume.completion_tokens)
+    prompt, tokens = assume.prompt_tokens, assume.completion_tokens
+    lengths = Lengths(prompt, tokens - 1, 0, 0, together(cfg.learner, prompt, tokens))
+    completion = lengths.forward(tokens, tokens)
     learning = completion * 3 + Work(read=completion.read) + completion.blocks(cfg.learner.activation_checkpointing)
     kl = cfg.learner.kl_coef > 0
     share = 1.0 if kl else assume.contributing_share
@@ -134,7 +151,7 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
     (`SaysItsWork`), or counts as nothing.
     """
     checkpointing, half = learner.activation_checkpointing, learner.compute_dtype == "bfloat16"
-    whole = forward(lengths.prompt + lengths.completion, lengths.completion)
+    whole = lengths.forward(lengths.completion, lengths.completion)
     # Of a signal that compares completions all are scored before the update, which otherwise does it as it goes.
     on_policy = learner.updates_per_rollout == 1
     scored_first = whole if on_policy else Work()
@@ -148,9 +165,12 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
         ):
             return importance_work(of, lengths, learner)
         case CounterfactualDrop(of=of):  # the right answer has a clean forward of its own
-            return forward(lengths.shown, lengths.answer) + importance_work(of, lengths, learner)
+            return lengths.forward(lengths.reasoning + lengths.tail, lengths.answer) + importance_work(
+                of, lengths, learner
+            )
         case GradientDrop():
-            return forward(lengths.shown, lengths.answer) + _gradient_norm(lengths, checkpointing)
+            clean = lengths.forward(lengths.reasoning + lengths.tail, lengths.answer)
+            return clean + _gradient_norm(lengths, checkpointing)
         case SelfDistilledWeights(context=context):
             return taught(lengths, context)
         case ImplicitRewardAdvantages():  # scores by two models, then one of them learns beside the other
@@ -158,7 +178,8 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
         case InformationAdvantages():
             return scored_first + _prefixes(lengths)
         case ExactWeights() | ExactAdvantages():  # one more forward, which scores the right tokens
-            return forward(lengths.shown, lengths.reasoning + lengths.tail)
+            tokens = lengths.reasoning + lengths.tail
+            return lengths.forward(tokens, tokens)
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
         case GrailWeights(
@@ -195,7 +216,7 @@ def auxiliary_work(auxiliary: AuxiliaryLoss | None, lengths: Lengths, learner: L
     Of a divergence: the teacher's forward, and five products with a head beside it (the student's logits, both once more in the
     backward pass, and their gradients to states and head).
     """
-    whole = forward(lengths.prompt + lengths.completion, lengths.completion)
+    whole = lengths.forward(lengths.completion, lengths.completion)
     match auxiliary:
         case TeacherDivergence(context=context, needs_reference=needs_reference):
             reference = whole if needs_reference else Work()
@@ -216,14 +237,17 @@ def taught(lengths: Lengths, context: str) -> Work:
     more) for as long as the prompt.
     """
     shown = lengths.prompt + lengths.reasoning if context in ("solution", "peer") else 0
-    return forward(lengths.prompt + shown + lengths.completion, lengths.completion)
+    same = 1 if context == "feedback" else lengths.together  # feedback is a completion's own
+    behind = replace(lengths, prompt=lengths.prompt + shown, together=same)
+    return behind.forward(lengths.completion, lengths.completion)
 
 
 def _prefixes(lengths: Lengths) -> Work:
     """The right answer behind each prefix of whole steps, the empty one included."""
     steps = -(-lengths.reasoning // STEP_TOKENS)
     ends = (min(step * STEP_TOKENS, lengths.reasoning) for step in range(steps + 1))
-    return sum((forward(lengths.prompt + end + lengths.tail, lengths.answer) for end in ends), Work())
+    behind = replace(lengths, together=steps + 1)
+    return sum((behind.forward(end + lengths.tail, lengths.answer) for end in ends), Work())
 
 
 def is_known(estimator: CreditSignal) -> bool:
@@ -235,7 +259,7 @@ def is_known(estimator: CreditSignal) -> bool:
 
 def _gradient_norm(lengths: Lengths, checkpointing: bool) -> Work:
     """One backward through the forward that is there; with checkpointing its blocks are run again on the way."""
-    clean = forward(lengths.shown, lengths.answer)
+    clean = lengths.forward(lengths.reasoning + lengths.tail, lengths.answer)
     return to_inputs(clean) + clean.blocks(checkpointing)
 
 

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, Qwen2
 from oar.common.errors import DataError
 from oar.config import LoraConfig
 from oar.learner.sharding import recomputed_layers
+from oar.method.forward import packing as packing_module
 from oar.method.forward.logprobs import pack, run_forward, score_completions
 from oar.method.forward.packing import Packing
 from oar.model.lora import add_adapter
@@ -86,7 +87,9 @@ def test_a_shared_beginning_stands_once_by_hand():
 
 @pytest.mark.parametrize("make", [tiny_model, windowed_model])
 @pytest.mark.parametrize("group", [3, 5])
-def test_completions_of_one_prompt_are_each_as_alone(make, group):
+@pytest.mark.parametrize("long", [0, 512])
+def test_completions_of_one_prompt_are_each_as_alone(make, group, long, monkeypatch):
+    monkeypatch.setattr(packing_module, "_LONG", long)  # 0: each attends alone
     model, batch = make(), random_batch(3, rows=5, group=group)
     found = score_completions(model, batch, temperature=1.0)
     whole = int((batch.prompt_lengths + batch.completion_lengths).sum())

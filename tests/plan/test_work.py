@@ -14,7 +14,7 @@ from experiments.shared.counted_tokens import counted_tokens
 from oar.config import build
 from oar.learner.distributed import ALONE
 from oar.method.auxiliary import CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
-from oar.method.forward.logprobs import run_forward
+from oar.method.forward.logprobs import pack_completions, run_forward
 from oar.method.forward.packing import Packing
 from oar.method.importance import (
     ActionWeights,
@@ -134,6 +134,7 @@ def test_operations_of_an_update_by_hand():
     once = forward(10, 6)
     assert once == Work(10, 55, 6)  # 10 tokens: 1 + 2 + ... + 10 pairs
     once_more = Work(read=6)  # the backward computes the logits again
+    cfg.learner.micro_batch_tokens = 16  # 3 + 2 x 7 = 17 tokens do not fit: each has a prompt of its own
     assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 8
     cfg.learner.updates_per_rollout = 2  # all are scored first
     assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 16
@@ -141,6 +142,11 @@ def test_operations_of_an_update_by_hand():
     assert update_work(cfg, assume) == (once * 3 + once_more) * 16 + once * 32
     cfg.learner.activation_checkpointing = True  # blocks once more as well
     assert update_work(cfg, assume) == (once * 4) * 16 + once * 32
+    cfg.learner.micro_batch_tokens = 17
+    shared = Work(
+        8.5, (6 + 2 * 49) / 2, 6
+    )  # of two: 1 + 2 + 3 pairs of the prompt's first three tokens, twice 4 + ... + 10
+    assert update_work(cfg, assume) == (shared * 4) * 16 + shared * 32
 
 
 @cache
@@ -191,6 +197,8 @@ def test_tokens_run_again_are_those_the_estimator_runs(estimator, monkeypatch):
             assert work(estimator, lengths, dtype=dtype).tokens == pytest.approx(factor * sum(ran))
 
 
+# The first four tokens of the prompt once; its last one, marker and answer behind 0 and 10 tokens of reasoning.
+PREFIXES = forward(4, 0) + Work(5, 5 * 4 + 15, 3) + Work(15, 15 * 4 + 120, 3)
 PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
 
 
@@ -208,8 +216,8 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
         (ActionWeights(SelfDistilledWeights()), {}, forward(5 + 5 + 10 + 16, 16)),  # and the question once more
         (ImplicitRewardAdvantages(ImplicitReward()), {}, forward(21, 16) * 7 + Work(read=16)),
         # One step: 0 and 10 tokens; all are scored before.
-        (InformationAdvantages(), {}, forward(5 + 4, 3) + forward(5 + 10 + 4, 3) + forward(21, 16)),
-        (InformationAdvantages(), {"updates": 2}, forward(5 + 4, 3) + forward(5 + 10 + 4, 3)),
+        (InformationAdvantages(), {}, PREFIXES + forward(21, 16)),
+        (InformationAdvantages(), {"updates": 2}, PREFIXES),
         (GradientNormImportance(), {"checkpointing": True}, Work(38, 3 * 190, 3)),
         (GradientImportance(), {}, Work(28, 3 * PAIRS, 6)),
         (GradientImportance(), {"checkpointing": True}, Work(42, 4 * PAIRS, 6)),
@@ -253,9 +261,10 @@ def test_work_of_losses_by_hand():
     ("method", "bounds"),
     [
         *((name, (0.9, 1.1)) for name in ("oar_gn", "oar_p_routes", "oar_s_routes", "grail", "entropy_mask", "shear")),
-        *((name, (0.9, 1.1)) for name in ("token_baseline", "grpo_lambda", "spo", "rlsd", "sdpg", "prime", "crpo")),
+        *((name, (0.9, 1.1)) for name in ("token_baseline", "grpo_lambda", "spo", "rlsd", "sdpg", "prime")),
+        ("crpo", (0.85, 1.1)),  # a generic completion has a prompt of its own
         ("oar_g", (0.75, 1.0)),  # what is run again is padded to the longest
-        ("serl", (1.0, 2.0)),  # wrong completions alone have feedback
+        ("serl", (1.0, 2.5)),  # wrong completions alone have feedback
         ("sdpo", (1.0, 2.0)),  # one without a right peer is shown none
         ("mig", (0.6, 1.0)),  # a sentence of word problems is shorter than the step that is assumed
     ],
@@ -274,16 +283,16 @@ def test_tokens_of_a_step_are_those_the_plan_says(method, bounds, tmp_path):
     marker, answer = batch.marker_mask.sum(dim=1), batch.answer_mask.sum(dim=1)
     # Without an answer all is reasoning.
     reasoning = torch.where(batch.has_answer, batch.reasoning_mask.sum(dim=1), batch.completion_lengths - 1)
-    lengths = batch.prompt_lengths, reasoning, marker, answer
+    together = torch.full_like(reasoning, cfg.learner.num_generations)
+    lengths = batch.prompt_lengths, reasoning, marker, answer, together
     learning = (advantages != 0) | built.all_contribute
     credited = learning & (batch.has_answer | (gives(built.signal) != "importance"))
-    tokens = batch.prompt_lengths + batch.completion_lengths
     foretold = 0.0
     for row in credited.nonzero()[:, 0].tolist():
         own = Lengths(*(int(count[row]) for count in lengths))
         foretold += importance_work(built.signal, own, cfg.learner).tokens
         foretold += auxiliary_work(built.auxiliary, own, cfg.learner).tokens
-    update = int(tokens.sum() + tokens[learning].sum())
+    update = len(pack_completions(batch)[0]) + len(pack_completions(batch.rows(learning))[0])
     of_weights = counts[id(learned)].backward if learned is not None else 0  # which cost a backward once more
     measured = sum(count.forward + count.backward for count in counts.values()) + of_weights - update
     assert bounds[0] * measured <= foretold <= bounds[1] * measured

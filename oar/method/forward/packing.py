@@ -9,7 +9,6 @@ was given is kept as it passes: no model's code is changed or repeated for it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from oar.common.errors import DataError
 
 _ATTENTION = "oar_packed"  # no mask is registered for it, so transformers makes none
+_LONG = 512  # tokens; from about here on a completion's attention takes longer than the call of a kernel
 _LAYERS = {"full_attention", "sliding_attention"}
 
 
@@ -116,9 +116,10 @@ class Attended:
 class PackedSequences:
     """What each layer's attention needs to know of the row, and a note of what it was given, layer by layer."""
 
-    def __init__(self, families: Sequence[Family]) -> None:
+    def __init__(self, families: Sequence[Family], device: torch.device) -> None:
         self.families = families
-        self.sizes = [size for family in families for size in (family.prefix, *family.rests)]
+        self.sizes = [family.prefix + sum(family.rests) for family in families]
+        self.blocks = [_blocks(family, device) for family in families]
         self._layers: list[Attended] | None = []
 
     def note(self, attended: Attended) -> None:
@@ -145,7 +146,7 @@ def run_packed(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> 
             "attn_implementation='sdpa', or take another."
         )
     _, position = packing.stored()
-    sequences = PackedSequences(packing.families)
+    sequences = PackedSequences(packing.families, packing.starts.device)
     with AttentionNamed(model, _ATTENTION):
         hidden = model.base_model(
             inputs_embeds=embeddings[None], position_ids=position[None], use_cache=False, packed=sequences
@@ -187,18 +188,45 @@ def _packed_attention(
     packed.note(Attended(query[0].detach(), key[0].detach(), value[0].detach(), options["scaling"]))
     attend, outputs = AttentionInterface()["sdpa"], []
     parts = zip(*(states.split(packed.sizes, dim=2) for states in (query, key, value)), strict=True)
-    for family in packed.families:
-        own, first_key, first_value = next(parts)
-        if family.prefix:
-            mask = _mask(own, 0, sliding_window)
-            outputs.append(attend(module, own, first_key, first_value, mask, **options)[0])
-        for own, rest_key, rest_value in islice(parts, len(family.rests)):
-            mask = _mask(own, family.prefix, sliding_window)
-            if family.prefix:
-                rest_key = torch.cat([first_key, rest_key], dim=2)
-                rest_value = torch.cat([first_value, rest_value], dim=2)
-            outputs.append(attend(module, own, rest_key, rest_value, mask, **options)[0])
+    for family, blocks, (own, keys, values) in zip(packed.families, packed.blocks, parts, strict=True):
+        shared = family.prefix or own.shape[2]  # without a shared beginning it is one sequence
+        first = [states[:, :, :shared] for states in (own, keys, values)]
+        outputs.append(attend(module, *first, _mask(first[0], 0, sliding_window), **options)[0])
+        for block in blocks:
+            rest = block.padded(own)
+            seen = [
+                torch.cat([states[:, :, :shared].expand(len(rest), -1, -1, -1), block.padded(states)], dim=2)
+                for states in (keys, values)
+            ]
+            found = attend(module, rest, *seen, _mask(rest, shared, sliding_window), **options)[0]
+            outputs.append(found[block.valid][None])
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The rests of some sequences of a family, padded at the right: at (G, W), where they stand in its part of the row."""
+
+    at: Tensor
+    valid: Tensor
+
+    def padded(self, states: Tensor) -> Tensor:
+        """(1, heads, N, D) of the family as (G, heads, W, D)."""
+        return states[0][:, self.at].transpose(0, 1)
+
+
+def _blocks(family: Family, device: torch.device) -> list[_Block]:
+    """Short rests attend together, since calls would cost more than padding; long ones each alone."""
+    if not family.prefix:
+        return []
+    lengths = torch.tensor(family.rests)
+    starts, column = family.prefix + lengths.cumsum(0) - lengths, torch.arange(max(family.rests))
+    at = (starts[:, None] + column).clamp(max=family.prefix + sum(family.rests) - 1).to(device)
+    valid = (column < lengths[:, None]).to(device)
+    if max(family.rests) <= _LONG:
+        return [_Block(at, valid)]
+    each = enumerate(family.rests)
+    return [_Block(at[row : row + 1, :length], valid[row : row + 1, :length]) for row, length in each]
 
 
 def _mask(query: Tensor, before: int, width: int | None) -> Tensor | None:
