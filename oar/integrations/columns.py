@@ -1,6 +1,7 @@
 """What a data set's columns tell a credit signal beside the prompt: right answers, and what a teacher is shown."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from oar.common.errors import DataError
@@ -27,10 +28,11 @@ def told_problems(method: str, column: str, name: str, rows: Sequence[Mapping[st
             f"{method} needs the {column} of every problem, but column {name!r} of the data set is not there or empty: name "
             f"another one by {column}_column, or choose another method."
         )
-    return [
-        Problem(f"row {at}", str(row["prompt"]), benchmark="the data set", **{"answer": "", column: str(row[name])})
-        for at, row in enumerate(rows)
-    ]
+    problems = []
+    for at, row in enumerate(rows):
+        problem = Problem(f"row {at}", str(row["prompt"]), answer="", benchmark="the data set")
+        problems.append(replace(problem, **{column: str(row[name])}))
+    return problems
 
 
 def in_context(
