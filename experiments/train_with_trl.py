@@ -103,7 +103,7 @@ def make_trainer(cfg: TrainWithTrlConfig, folder: Path) -> OARGRPOTrainer:
         reward_funcs=correct,
         args=args,
         train_dataset=Dataset.from_list(
-            [{"prompt": problem.question, "answer": problem.answer} for problem in problems]
+            [{"prompt": one.question, "answer": one.answer, "solution": one.solution} for one in problems]
         ),
         processing_class=load_tokenizer(start),
         callbacks=[Lines()],

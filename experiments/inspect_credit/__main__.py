@@ -74,14 +74,15 @@ def make_page(cfg: InspectCreditConfig, run: Path, settings: TrainConfig) -> tup
     methods = {name: composed_run(overrides).method for name, overrides in cfg.signals.items()}
     methods[settings.method.name] = settings.method
     step, samples = read_samples(run, cfg.step)
-    signals, notes = logged_signals(samples, settings), []
-    for folder in weights(cfg, run, step):
+    notes: list[str] = []
+    signals, folders = logged_signals(samples, settings, notes), weights(cfg, run, step)
+    for folder in folders:
         source = name_of(folder, run, settings)
         notes.append(f"{source}: signals computed anew with {origin(folder, step)}.")
         task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
         model = load_policy(folder, "float32")  # importance is too coarse in less
         signals += model_signals(model, task, samples, settings, methods, step=step, source=source, notes=notes)
-    if not notes:
+    if not folders:
         notes.append("The run keeps no checkpoint, so the page shows what it logged; checkpoint=FOLDER computes more.")
     title = f"Credit inspector: {label(settings.method.name)}, model {settings.model.name}, step {step}"
     return step, InspectorPage(title, facts(settings, step, samples), notes, samples, signals, {})

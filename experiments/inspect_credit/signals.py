@@ -11,16 +11,18 @@ from experiments.inspect_credit.token_signal import TokenSignal
 from oar.analysis.signals.examine import score_batch
 from oar.common.errors import DataError
 from oar.common.seeding import derive_seed
-from oar.config import GatingConfig, MethodConfig, TrainConfig, build
-from oar.learner.credit import credit_assigner
+from oar.config import GatingConfig, MethodConfig, TrainConfig
+from oar.learner.credit import Method, credit_assigner
 from oar.learner.samples import Sample
 from oar.method.batch import CompletionBatch, collate
 from oar.method.credit import Credit
 from oar.method.gating import threshold_importance
-from oar.method.importance import needs_batch
+from oar.method.importance import ExactAdvantages, ExactWeights, gives, needs_batch
+from oar.method.importance.base import context_of
 from oar.method.losses import clipped_tokens, policy_log_ratio
 from oar.method.segments import Segments
 from oar.model.load import load_scorer
+from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 
 LOGGED = "as the run logged it"
@@ -31,24 +33,28 @@ MARKS = {
 }
 
 
-def logged_signals(samples: Sequence[Sample], settings: TrainConfig) -> list[TokenSignal]:
-    """What the run itself knew: its method's weights, token advantages, entropy, surprisal, and the task's marks."""
-    credited = [sample.reasoning_tokens if sample.advantage != 0 else 0 for sample in samples]
-    importance = [sample.token_importance[:count] for sample, count in zip(samples, credited, strict=True)]
-    credit = TokenSignal(
-        settings.method.name,
+def logged_signals(samples: Sequence[Sample], settings: TrainConfig, notes: list[str]) -> list[TokenSignal]:
+    """What the run itself knew: its method's weights, token advantages, entropy, surprisal, and the task's marks.
+
+    What the run did beside these, or did not keep, is said in `notes`.
+    """
+    name, parts = settings.method.name, Method.built(settings)
+    notes += [f"{name} {more}" for more in _beside(parts)]
+    if parts.signed and samples[0].token_advantages is None:
+        notes.append(f"The run is of an earlier version, which did not keep the token advantages that {name} gave.")
+    advantages = TokenSignal(
+        "advantage",
         LOGGED,
-        "weight",
-        f"Weights that the run trained with ({_gate(settings.gating)}); all 1 where the completion has no answer or advantage 0.",
-        [sample.token_weights[: sample.reasoning_tokens] for sample in samples],
-        importance,
-        _thresholds(importance, settings.gating),
+        "advantage",
+        f"Token advantages that {name} gave, each with a sign of its own."
+        if parts.signed
+        else "Token advantage: weight times advantage.",
+        [sample.advantages for sample in samples],
     )
-    advantages = [[sample.advantage * weight for weight in sample.token_weights] for sample in samples]
     surprisal = [[-logprob for logprob in sample.old_logprobs] for sample in samples]
     found = [
-        credit,
-        TokenSignal("advantage", LOGGED, "advantage", "Token advantage: weight times advantage.", advantages),
+        *([] if parts.signed else [_logged_weights(samples, settings, gives(parts.signal) == "importance")]),
+        advantages,
         TokenSignal(
             "entropy", LOGGED, "amount", "The drawing policy's entropy, in nats.", [one.entropy for one in samples]
         ),
@@ -62,6 +68,21 @@ def logged_signals(samples: Sequence[Sample], settings: TrainConfig) -> list[Tok
     return found
 
 
+def _logged_weights(samples: Sequence[Sample], settings: TrainConfig, gated: bool) -> TokenSignal:
+    credited = [sample.reasoning_tokens if gated and sample.advantage != 0 else 0 for sample in samples]
+    importance = [sample.token_importance[:count] for sample, count in zip(samples, credited, strict=True)]
+    how = _gate(settings.gating) if gated else "without a gate"
+    return TokenSignal(
+        settings.method.name,
+        LOGGED,
+        "weight",
+        f"Weights that the run trained with ({how}); all 1 where the completion has no answer or advantage 0.",
+        [sample.token_weights[: sample.reasoning_tokens] for sample in samples],
+        importance,
+        _thresholds(importance, settings.gating),
+    )
+
+
 def model_signals(
     model: PreTrainedModel,
     task: Task,
@@ -71,14 +92,13 @@ def model_signals(
     *,
     step: int,
     source: str,
-    notes: list[str] | None = None,
+    notes: list[str],
 ) -> list[TokenSignal]:
     """What `methods` and the loss make of the completions of training step `step` under the weights of `model`.
 
     Gate, probe and clip are those of `settings`, random draws those of the run: under the weights that drew the completions
-    the run's own method gives what was logged. One that compares all completions of a step, or looks at more than a run keeps,
-    is left out and named in `notes`. Raises DataError where the model's tokens are not the run's, and without notes for a
-    method that looks at more.
+    the run's own method gives what was logged. One that needs what a run does not keep is left out and named in `notes`. Raises
+    DataError where the model's tokens are not the run's.
     """
     for sample in samples:
         if task.decode(sample.completion_ids) != sample.completion:
@@ -86,19 +106,18 @@ def model_signals(
                 f"The model must read the run's tokens as the run did, but reads a completion of {sample.problem} as "
                 f"{task.decode(sample.completion_ids)!r}, not {sample.completion!r}: choose a model with the run's tokenizer."
             )
-    batch = _batch(samples, task.pad_id, model.device)
+    batch = _batch(samples, task, model.device)
     scores = score_batch(model, batch, settings)
     scorer = load_scorer(settings.probe.path, task.tokenizer, settings.model.dtype)
     found = []
     for name, method in methods.items():
-        estimator = build("method.estimator", method.estimator, settings.allow_targets)
-        if needs_batch(estimator):
-            if notes is not None:
-                notes.append(
-                    f"{name} is not computed anew: it compares all completions of a step, and a run keeps some."
-                )
+        parts = Method.built(replace(settings, method=method))
+        if reason := _not_kept(parts):
+            notes.append(f"{name} is not computed anew: {reason}.")
             continue
-        assigner = credit_assigner(replace(settings, method=method), task, estimator, step - 1, scorer)
+        if name != settings.method.name:
+            notes += [f"{name} {more}" for more in _beside(parts)]
+        assigner = credit_assigner(replace(settings, method=method), task, parts.signal, step - 1, scorer)
         try:
             credit = assigner(
                 model,
@@ -111,14 +130,11 @@ def model_signals(
                 temperature=settings.rollout.temperature,
             )
         except DataError as error:
-            if notes is None:
-                raise
             notes.append(f"{name} is not computed anew: {error}")
             continue
-        found.append(_method_signal(name, credit, batch.reasoning_mask, settings.gating, source))
+        found.append(_method_signal(name, credit, batch, settings.gating, source, gives(parts.signal)))
 
-    weights = _padded([sample.token_weights for sample in samples], batch)
-    advantages = torch.tensor([sample.advantage for sample in samples], device=model.device)[:, None] * weights
+    advantages = _padded([sample.advantages for sample in samples], batch)
     log_ratio = torch.where(batch.completion_mask, scores.logprobs - batch.sampler_logprobs, 0.0)
     ratio = policy_log_ratio(log_ratio, batch.completion_mask, settings.learner.ratio_level).exp()
     low, high = settings.learner.clip_eps_low, settings.learner.clip_eps_high
@@ -149,14 +165,44 @@ def model_signals(
     ]
 
 
-def _method_signal(name: str, credit: Credit, reasoning_mask: Tensor, gating: GatingConfig, source: str) -> TokenSignal:
-    reasoning = reasoning_mask.sum(dim=1).tolist()
-    importance = _lists(credit.token_importance, reasoning)
+def _not_kept(parts: Method) -> str | None:
+    """What a method needs that a run does not keep, if anything."""
+    if needs_batch(parts.signal):
+        return "it compares all completions of a step, and a run keeps some"
+    if context_of(parts.signal) is not None:
+        return "it looks at completions with a privileged context, which a run does not keep"
+    if isinstance(parts.signal, ExactWeights | ExactAdvantages):
+        return "it needs the token that would be right in each place, and a run keeps the places alone"
+    return None
+
+
+def _beside(parts: Method) -> list[str]:
+    """What a method has beside token weights or advantages, so that the page shows a part of its credit."""
+    more = []
+    if parts.surrogate is not None:
+        more.append("also changes ratios or advantages in the loss, which is not shown.")
+    if parts.auxiliary is not None:
+        more.append("also has a loss of its own for each token, which is not shown.")
+    return more
+
+
+def _method_signal(
+    name: str, credit: Credit, batch: CompletionBatch, gating: GatingConfig, source: str, what: str
+) -> TokenSignal:
+    """what: `oar.method.importance.gives`."""
+    if what == "advantages":
+        values = _lists(credit.token_advantages, batch.completion_lengths.tolist())
+        return TokenSignal(
+            name, source, "advantage", f"Token advantages of {name}, each with a sign of its own.", values
+        )
+    reasoning = batch.reasoning_mask.sum(dim=1).tolist()
+    gated = what == "importance"
+    importance = _lists(credit.token_importance, reasoning if gated else [0] * len(reasoning))
     return TokenSignal(
         name,
         source,
         "weight",
-        f"Weights of {name} ({_gate(gating)}).",
+        f"Weights of {name} ({_gate(gating) if gated else 'without a gate'}).",
         _lists(credit.token_weights, reasoning),
         importance,
         _thresholds(importance, gating),
@@ -178,14 +224,15 @@ def _thresholds(importance: Sequence[Sequence[float]], gating: GatingConfig) -> 
     return [None if level.isnan() else float(level) for level in found]
 
 
-def _batch(samples: Sequence[Sample], pad_id: int, device: torch.device) -> CompletionBatch:
+def _batch(samples: Sequence[Sample], task: Task, device: torch.device) -> CompletionBatch:
     """The completions as the step had them; their old logprobs stand for the sampler's, which are not kept."""
     return collate(
         [sample.prompt_ids for sample in samples],
         [sample.completion_ids for sample in samples],
         [sample.old_logprobs for sample in samples],
         [None if sample.segments is None else Segments(*sample.segments) for sample in samples],
-        pad_id=pad_id,
+        [task.encode_gold(Problem(one.problem, one.prompt, one.gold, one.benchmark)) for one in samples],
+        pad_id=task.pad_id,
         device=device,
     )
 

@@ -25,8 +25,8 @@ class TokenSignal:
     kind: what the values are. weight: of mean 1 over the reasoning; advantage: signed; amount: from 0 up; ratio: 1 is no
     change; mark: 0 or 1. source: whose signal it is (the run as it was logged, or a model); about: one sentence on it.
     values: a list for the tokens of each completion; a weight has them for the reasoning tokens alone, and besides the
-    importance behind it (empty where none was computed), and the importance at the gate's threshold of each completion (None
-    where the gate has none).
+    importance behind it (empty where none was computed, or where there is no gate), and the importance at the gate's threshold
+    of each completion (None where the gate has none).
     """
 
     name: str
@@ -43,8 +43,9 @@ class TokenSignal:
             raise DataError(f"{self.name} must have importance and a threshold for each completion, but has {counts}.")
 
     def ranked(self, completion: int, reasoning_tokens: int) -> Sequence[float]:
-        """What orders the reasoning tokens of a completion by this signal; of a weight the importance, which has no floor."""
-        return (self.importance if self.kind == "weight" else self.values)[completion][:reasoning_tokens]
+        """What orders the reasoning tokens of a completion by this signal; of a gated weight its importance, without a floor."""
+        behind = self.importance[completion] if self.kind == "weight" else []
+        return (behind or self.values[completion])[:reasoning_tokens]
 
 
 def rank_agreement(

@@ -6,21 +6,29 @@ from oar.common.errors import ConfigError
 from oar.config import GatingConfig, build
 from oar.config.build import TARGET
 from oar.config.checks import one_of
+from oar.integrations.columns import shown_column
 from oar.method.importance import (
+    CounterfactualDrop,
     CreditSignal,
     EntropyBonusWeights,
     EntropyImportance,
+    GradientDrop,
     GradientImportance,
     GradientNormImportance,
     GrailWeights,
+    HighEntropyWeights,
     InvertedImportance,
     PerturbationImportance,
     PositionImportance,
     RandomImportance,
+    SelfDistilledWeights,
+    ShearWeights,
     ShuffledImportance,
+    SignedAdvantages,
+    SignMatchedImportance,
+    TokenBaseline,
     UniformImportance,
-    gives,
-    needs_batch,
+    needs_continuations,
 )
 
 # Whether tokens below the threshold are suppressed, and those at or above it boosted (docs/METHOD.md §5).
@@ -33,45 +41,83 @@ _GATINGS = {
 }
 
 
+# What a method needs that no TRL trainer gives.
+_CONTINUATIONS = "continuations of completions, which the learner's own engine draws"
+_LOSS = "a loss of its own for each token, which TRL's loss does not take"
+_OBJECTIVE = "other ratios or advantages within the clipped objective, which is TRL's"
+_MARKS = "the task's own marks of its tokens"
+MISSING = {
+    "vineppo": _CONTINUATIONS,
+    "spo": _CONTINUATIONS,
+    "prime": "a reward model that learns beside the policy",
+    "serl": f"{_MARKS} and its feedback",
+    "sdpg": _LOSS,
+    "sdpo": _LOSS,
+    "mig": _LOSS,
+    "mig_steps": _LOSS,
+    "crpo": _LOSS,
+    "grpo_lambda": _OBJECTIVE,
+    "fipo": _OBJECTIVE,
+    "random_reward": "rewards drawn by chance: give TRL a reward function that draws them",
+    **{f"oracle_{name}": _MARKS for name in ("causal", "error", "written", "signed", "sign_matched", "unsigned")},
+}
+
+
 def estimator_named(method: str, counterfactual: str) -> CreditSignal:
     """The estimator of conf/method/<method>.yaml; `counterfactual` is what OAR-P and what is made from it put in a token's place.
 
-    A name with a dot is a class of yours, `mypkg.Mine`, which is made without arguments (docs/OWN_SIGNAL.md). Those that need
-    the task's marks or its right answers in tokens are not here, nor is the control of random rewards: rewards are the
-    trainer's. Raises ConfigError for any other name.
+    A name with a dot is a class of yours, `mypkg.Mine`, which is made without arguments (docs/OWN_SIGNAL.md). Raises ConfigError
+    for a method that needs what TRL does not give (MISSING), and for any other name.
     """
     if "." in method:
         own: CreditSignal = build("method", {TARGET: method}, [method.rpartition(".")[0]])
-        if gives(own) == "advantages":
-            raise ConfigError(
-                f"method must give importance or weights, but {method} gives signed token advantages, whose groups without a "
-                "difference in reward this adapter does not have: train it with this repository's own learner."
-            )
-        if needs_batch(own):
-            raise ConfigError(
-                f"method must look at each completion alone, but {method} compares completions, which this adapter credits some "
-                "at a time: train it with this repository's own learner."
-            )
+        _refuse(method, _missing(own))
         return own
     oar_p = PerturbationImportance(counterfactual)
+    routes, drop = replace(oar_p, window=0, routes=4), CounterfactualDrop(oar_p)
     estimators: dict[str, CreditSignal] = {
         "grpo": UniformImportance(),
         "oar_p": oar_p,
-        "oar_p_routes": replace(oar_p, window=0, routes=4),
+        "oar_p_routes": routes,
         "oar_p_window": replace(oar_p, window=8),
         "oar_p_budget": replace(oar_p, budget=16),
         "oar_g": GradientImportance(),
         "oar_gn": GradientNormImportance(),
+        "oar_s": SignMatchedImportance(drop),
+        "oar_s_routes": SignMatchedImportance(CounterfactualDrop(routes)),
+        "oar_s_gradient": SignMatchedImportance(GradientDrop()),
+        "oar_s_advantage": SignedAdvantages(drop),
         "grail": GrailWeights(),
+        "shear": ShearWeights(),
+        "entropy_mask": HighEntropyWeights(),
         "entropy_advantage": EntropyBonusWeights(),
+        "token_baseline": TokenBaseline(),
+        "rlsd": SelfDistilledWeights(),
         "entropy": EntropyImportance(),
         "random": RandomImportance(),
         "position": PositionImportance(),
         "shuffled": ShuffledImportance(oar_p),
         "inverted": InvertedImportance(oar_p),
     }
+    _refuse(method, MISSING.get(method))
     one_of("method", method, tuple(estimators))
     return estimators[method]
+
+
+def _missing(own: CreditSignal) -> str | None:
+    """What TRL does not give of what a class of somebody else's says that it needs."""
+    if needs_continuations(own):
+        return _CONTINUATIONS
+    if getattr(own, "learned", None) is not None:
+        return MISSING["prime"]
+    return "a verifier's verdicts" if shown_column(own) not in (None, "answer", "solution") else None
+
+
+def _refuse(method: str, missing: str | None) -> None:
+    if missing is not None:
+        raise ConfigError(
+            f"method must need no more than TRL gives, but {method} needs {missing}: train it with this repository's own learner."
+        )
 
 
 def gating_named(gating: str, *, tau: float, beta: float, floor: float, threshold: str) -> GatingConfig:

@@ -1,12 +1,13 @@
 """OAR inside TRL: `OARGRPOTrainer` is TRL's GRPOTrainer whose tokens carry their share of the advantage (docs/TRL.md).
 
-TRL draws, rewards, computes the loss and steps. When a batch of completions is there, token weights are computed for it once,
-and the loss is given token advantages (B, T) in place of advantages (B,), which TRL's loss takes as they are.
+TRL draws, rewards, computes the loss and steps. When a batch of completions is there, its credit is computed once, and the loss
+is given token advantages (B, T) in place of advantages (B,), which TRL's loss takes as they are.
 """
 
+import copy
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,19 +21,23 @@ from oar.common.errors import ConfigError, DataError, MissingPackageError
 from oar.common.seeding import derive_seed
 from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
 from oar.config.checks import require
+from oar.integrations.columns import in_context, shown_column, told_problems
 from oar.integrations.methods import estimator_named, gating_named
 from oar.method.batch import CompletionBatch, collate
 from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate, weight_metrics
 from oar.method.importance import (
+    CreditInputs,
     CreditSignal,
     GradientImportance,
     PositionImportance,
     RandomImportance,
     UniformImportance,
     gives,
+    needs_batch,
 )
+from oar.method.importance.base import context_of
 from oar.method.probes import make_probe
 from oar.tasks.task import Task
 
@@ -44,8 +49,8 @@ except ImportError as error:
         f"oar.integrations.trl needs TRL, but there is none ({error}): pip install trl==1.16.0."
     ) from error
 
-if not hasattr(GRPOTrainer, "_generate_and_score_completions"):
-    # Without the hook below every run would be plain GRPO, and nobody would notice.
+if not all(hasattr(GRPOTrainer, hook) for hook in ("_generate_and_score_completions", "_calculate_rewards")):
+    # Without the hooks below every run would be plain GRPO, and nobody would notice.
     raise MissingPackageError("oar.integrations.trl does not fit this version of TRL: pip install trl==1.16.0.")
 
 UNSCORED = (UniformImportance, RandomImportance, PositionImportance)  # they look at nothing that a forward says
@@ -63,7 +68,8 @@ class OARGRPOConfig(GRPOConfig):
         default="oar_g",
         metadata={
             "help": "Which signal says what a token is worth: grpo, oar_p, oar_p_routes, oar_p_window, oar_p_budget, oar_g, "
-            "oar_gn, grail, entropy_advantage, or the controls entropy, random, position, shuffled, inverted."
+            "oar_gn, oar_s, oar_s_routes, oar_s_gradient, oar_s_advantage, grail, shear, entropy_mask, entropy_advantage, "
+            "token_baseline, rlsd, or the controls entropy, random, position, shuffled, inverted."
         },
     )
     marker: str = field(
@@ -100,6 +106,15 @@ class OARGRPOConfig(GRPOConfig):
     times_surprisal: bool = field(
         default=False, metadata={"help": "Whether importance is multiplied by -logprob of its token before gating."}
     )
+    answer_column: str = field(
+        default="answer",
+        metadata={
+            "help": "Column of the data set with the right answer, as it would stand behind the marker: of oar_s*."
+        },
+    )
+    solution_column: str = field(
+        default="solution", metadata={"help": "Column of the data set with a solution to show to the teacher: of rlsd."}
+    )
 
     def __post_init__(self) -> None:
         require(bool(self.marker), "marker", "the text that announces an answer", self.marker)
@@ -127,7 +142,7 @@ class OARGRPOConfig(GRPOConfig):
 class OARGRPOTrainer(GRPOTrainer):
     """Takes what TRL's GRPOTrainer takes, with an OARGRPOConfig as `args`.
 
-    Every batch of completions that is trained on gets token weights, seeded by `args.seed`; evaluation is TRL's own. Metrics
+    Every batch of completions that is trained on gets token advantages, seeded by `args.seed`; evaluation is TRL's own. Metrics
     `weights/*`, `probe/fallback_share` and `seconds/credit` go where TRL's go. Raises ConfigError for what is not supported.
     """
 
@@ -144,6 +159,14 @@ class OARGRPOTrainer(GRPOTrainer):
             )
         self.task = Task(self._tokenizer, self.args.marker)
         self.estimator = self.args.make_estimator()
+        if needs_batch(self.estimator) and self.accelerator.num_processes > 1:
+            raise ConfigError(
+                f"A method that compares completions must run in one process, which has them all, but {self.args.method} "
+                f"would run in {self.accelerator.num_processes}: choose another method or start one process."
+            )
+        # Who has a privileged look is the model as it is before training.
+        asked = context_of(self.estimator) is not None
+        self.teacher = copy.deepcopy(self._bare_model()).eval().requires_grad_(False) if asked else None
         self._forward_is_proven = False
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -151,17 +174,23 @@ class OARGRPOTrainer(GRPOTrainer):
         if self.model.training:  # the completions of an evaluation are drawn for their rewards
             clock = Clock(self.model.device)
             with clock("credit"):
-                batch, advantages = self.completion_batch(output), output["advantages"]
-                weights = self.token_weights(batch, advantages, output)
+                batch, advantages = self.completion_batch(output, inputs), output["advantages"]
+                weights, token_advantages = self.token_credit(batch, advantages, output)
                 output["advantages"] = advantages[:, None].repeat(1, output["completion_ids"].shape[1])
-                output["advantages"][:, : weights.shape[1]] *= weights
+                output["advantages"][:, : weights.shape[1]] = token_advantages
             self._note(batch, advantages, weights, clock.seconds()["credit"])
         return output
 
-    def completion_batch(self, output: Mapping[str, Any]) -> CompletionBatch:
-        """What TRL made of a batch, as this package has it; a completion that TRL leaves out of the loss has no tokens.
+    def _calculate_rewards(self, *positional: Any, **named: Any) -> Tensor:
+        """By function, as TRL has them; their sum (B,) of all processes is kept for the credit."""
+        found: Tensor = super()._calculate_rewards(*positional, **named)
+        self._rewards = (found * self.reward_weights.to(found.device)).nansum(dim=1)
+        return found
 
-        Raises DataError where a completion holds tokens that the policy did not write.
+    def completion_batch(self, output: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]]) -> CompletionBatch:
+        """What TRL made of rows of the data set, as this package has it; a completion left out of the loss has no tokens.
+
+        Raises DataError where a completion holds tokens that the policy did not write, or the data set lacks a column.
         """
         if "tool_mask" in output:
             raise DataError("Every token of a completion must be the policy's own: leave env_mask out of rollout_func.")
@@ -169,17 +198,36 @@ class OARGRPOTrainer(GRPOTrainer):
             [ids[mask].tolist() for ids, mask in zip(output[f"{part}_ids"], output[f"{part}_mask"].bool(), strict=True)]
             for part in ("prompt", "completion")
         )
+        cfg, context, column = self.args, context_of(self.estimator), shown_column(self.estimator)
+        told = [] if column is None else told_problems(cfg.method, column, getattr(cfg, f"{column}_column"), inputs)
+        looks = [
+            in_context(context, problem, row["prompt"], self.task, self._encoded)
+            for problem, row in zip(told, inputs, strict=False)
+            if context is not None
+        ]
         return collate(
             prompts,
             completions,
             [[0.0] * len(ids) for ids in completions],  # no estimator looks at them
             [self.task.segments(ids) for ids in completions],
+            [self.task.encode_gold(problem) for problem in told] if context is None else [],
+            looks or None,
             pad_id=self.task.pad_id,
             device=output["completion_ids"].device,
         )
 
-    def token_weights(self, batch: CompletionBatch, advantages: Tensor, output: Mapping[str, Any]) -> Tensor:
-        """(B, T), as the learner's: 1 where the advantage (B,) is 0, and where a gate would need the answer that is not there."""
+    def _encoded(self, prompt: list[dict[str, Any]]) -> list[int]:
+        """A conversation's token ids, by TRL's own template."""
+        ids, *_ = self._tokenize_prompts([prompt])
+        return list(ids[0])
+
+    def token_credit(
+        self, batch: CompletionBatch, advantages: Tensor, output: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Token weights and token advantages (B, T), as the learner's, of completions with advantages (B,).
+
+        Weights are 1 where the advantage is 0, and where a gate would need the answer that is not there.
+        """
         step, cfg = self.batches_drawn, self.args
         conclude = self.task.encode_marker(cfg.probe_conclude)
         credit = CreditAssigner(
@@ -189,20 +237,34 @@ class OARGRPOTrainer(GRPOTrainer):
             cfg.times_surprisal,
         )
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
-        gated = gives(self.estimator) == "importance"
-        index = ((advantages != 0) & (batch.has_answer | (not gated))).nonzero()[:, 0]
+        token_advantages = advantages[:, None] * weights
+        together, wanted = needs_batch(self.estimator), batch.completion_lengths > 0
+        if gives(self.estimator) != "advantages" and not together:
+            wanted &= advantages != 0
+        if gives(self.estimator) == "importance":
+            wanted &= batch.has_answer
+        index = wanted.nonzero()[:, 0]
         before = self.accelerator.process_index * len(batch)  # completions of the processes before this one
-        at_once = (
-            cfg.per_device_train_batch_size * batch.input_ids.shape[1]
-        )  # tokens of one of TRL's own padded forwards
+        at_once = cfg.per_device_train_batch_size * batch.input_ids.shape[1]  # tokens of TRL's own padded forward
         with self._policy() as policy:
-            for rows in batch.micro_batches(index, at_once):
-                some = batch.rows(rows)
-                scores = self._scores(policy, some, rows, output)
-                seeds = [derive_seed(cfg.seed, "credit", step, before + row) for row in rows.tolist()]
-                given = credit(policy, some, scores, advantages[rows], seeds=seeds, temperature=self.temperature)
-                weights[rows] = given.token_weights
-        return weights
+            for rows, scores in self._scored(policy, batch, index, at_once, output):
+                given = credit.assign(
+                    CreditInputs(
+                        policy,
+                        batch.rows(rows),
+                        credit.probe,
+                        scores,
+                        [derive_seed(cfg.seed, "credit", step, before + row) for row in rows.tolist()],
+                        advantages=advantages[rows],
+                        groups=(before + rows) // self.num_generations,
+                        rewards=self._rewards[before + rows],
+                        step=step,
+                        temperature=self.temperature,
+                        teacher=self.teacher,
+                    )
+                )
+                weights[rows], token_advantages[rows] = given.token_weights, given.token_advantages
+        return weights, token_advantages
 
     @property
     def batches_drawn(self) -> int:
@@ -221,15 +283,31 @@ class OARGRPOTrainer(GRPOTrainer):
 
         But for OAR-G: autocast leaves fewer digits than it takes to tell a noise of 1e-3, so it runs in that of the weights.
         """
-        model = self.accelerator.unwrap_model(self.model)
-        model = model.get_base_model() if is_peft_model(model) else model
         noisy = isinstance(self.estimator, GradientImportance)
         self.model.eval()
         try:
             with nullcontext() if noisy else self.accelerator.autocast():
-                yield model
+                yield self._bare_model()
         finally:
             self.model.train()
+
+    def _bare_model(self) -> PreTrainedModel:
+        model = self.accelerator.unwrap_model(self.model)
+        return model.get_base_model() if is_peft_model(model) else model
+
+    def _scored(
+        self, policy: PreTrainedModel, batch: CompletionBatch, index: Tensor, at_once: int, output: Mapping[str, Any]
+    ) -> Iterator[tuple[Tensor, Scores]]:
+        """Which completions are credited at a time, and their scores: a micro-batch, or all for a signal that compares them."""
+        micro_batches = batch.micro_batches(index, at_once)
+        parts = ((rows, self._scores(policy, batch.rows(rows), rows, output)) for rows in micro_batches)
+        if not needs_batch(self.estimator):
+            yield from parts
+        elif len(index):
+            logprobs, entropy = torch.zeros(2, *batch.completion_mask.shape, device=index.device)
+            for rows, scores in parts:
+                logprobs[rows], entropy[rows] = scores.logprobs, scores.entropy
+            yield index, Scores(logprobs[index], entropy[index])
 
     @torch.no_grad()
     def _scores(

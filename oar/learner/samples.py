@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from torch import Tensor
@@ -24,7 +24,8 @@ class Sample:
     in the step's batch, from which its random draws derive; segments: `oar.method.segments.Segments`, None where there is no
     answer and the probe needs one; rewards: what it earns by name, of which `reward` is the weighted sum; old_logprobs and
     entropy (nats): of the policy that drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0
-    and 1 where the advantage is 0; marks: the task's ground truth by name, as positions.
+    and 1 where the advantage is 0; marks: the task's ground truth by name, as positions; token_advantages: what the loss took,
+    None in runs of an earlier version.
     """
 
     row: int
@@ -46,6 +47,14 @@ class Sample:
     token_importance: list[float]
     token_weights: list[float]
     marks: dict[str, list[int]]
+    token_advantages: list[float] | None = None
+
+    @property
+    def advantages(self) -> list[float]:
+        """Of each token: weight times advantage where nothing else was kept, which is the same but for signed methods."""
+        if self.token_advantages is not None:
+            return self.token_advantages
+        return [self.advantage * weight for weight in self.token_weights]
 
     @property
     def reasoning_tokens(self) -> int:
@@ -113,6 +122,7 @@ def _sample(task: Task, report: StepReport, row: int) -> Sample:
         token_importance=per_token(credit.token_importance, 5),
         token_weights=per_token(credit.token_weights, 5),
         marks=_positions({name: mark[row, :length] for name, mark in report.graded.marks.items()}),
+        token_advantages=per_token(credit.token_advantages, 5),
     )
 
 
@@ -121,10 +131,11 @@ def _positions(marks: Mapping[str, Tensor]) -> dict[str, list[int]]:
 
 
 def _read(line: str, where: str) -> tuple[int, Sample]:
-    names: Sequence[str] = [field.name for field in fields(Sample)]
+    names: Sequence[str] = [field.name for field in fields(Sample) if field.default is MISSING]
     try:
         row = json.loads(line)
-        return int(row["step"]), Sample(**{name: row[name] for name in names})
+        known = {name: row[name] for name in names}
+        return int(row["step"]), Sample(**known, token_advantages=row.get("token_advantages"))
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{where} must be a kept completion with {', '.join(names)}, but it cannot be read ({type(error).__name__}: "

@@ -48,6 +48,13 @@ def test_entry_configs_are_valid():
     validated(composed(name="table1"), Table1Config)
 
 
+def test_taught_models_are_kept_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.delenv("OAR_TEACH_DIR", raising=False)
+    assert composed("profile=sheets").model.teach_dir == "artifacts/base-model"
+    monkeypatch.setenv("OAR_TEACH_DIR", str(tmp_path))
+    assert validated(composed("profile=sheets"), TrainConfig).model.teach_dir == str(tmp_path)
+
+
 def test_profiles_choose_groups_and_keys_and_the_command_line_has_the_last_word():
     cfg = validated(composed("profile=paper", "model.path=folder"), TrainConfig)
     assert (cfg.model.name, cfg.data.name, cfg.benchmark.name) == ("qwen2_5_7b", "math", "paper_suite")

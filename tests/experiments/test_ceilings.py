@@ -164,8 +164,8 @@ def test_training_ends_where_the_curve_is_high_enough() -> None:
     assert has_reached(0.9, earned({"eval/mean/avg@1": 10.0, "eval/mean/reward@1": 0.9}))
     assert not has_reached(0.9, earned({"eval/mean/avg@1": 95.0, "eval/mean/reward@1": 0.89}))
     assert has_reached(0.9, earned({"eval/mean/avg@1": 90.0}))
-    assert not has_reached(0.9, {})
-    assert not has_reached(None, {"eval/mean/avg@1": 100.0})
+    assert not has_reached(0.9, earned({}))
+    assert not has_reached(None, earned({"eval/mean/avg@1": 100.0}))
 
 
 def test_a_run_that_ended_early_has_finished_only_where_it_reached_its_threshold(tmp_path: Path) -> None:

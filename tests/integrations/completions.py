@@ -28,7 +28,7 @@ PROBLEMS = [
     Problem("p1", "Tom has 7 pens . Tom buys 3 more .", "10", "words1", "7 . 7 + 3 = 10 ."),
     Problem(
         "p2",
-        "Tom has 9 pens . Tom buys 4 more . Tom gives 3 to Ann .",
+        "Tom has 9 pens . Tom buys 4 more . Tom gives 3 to Anna .",
         "10",
         "words2",
         "9 . 9 + 4 = 13 . 13 - 3 = 10 .",
@@ -91,7 +91,7 @@ def learnt_weights(*overrides: str) -> tuple[torch.Tensor, torch.Tensor]:
         ]
         for group in (list(zip(TEXTS, prompt_ids(), strict=True))[at : at + 4] for at in (0, 4))
     ]
-    graded = grade_rollouts(PROBLEMS, rollouts, task(), torch.device("cpu"))
+    graded = grade_rollouts(PROBLEMS, rollouts, task(), torch.device("cpu"), learner.method.context)
     assert graded.rewards.tolist() == rewards()
     data = LossBatch.of(graded.batch, group_advantages(graded.rewards, 4))
     scored = learner.score(data, learner.credit(graded, data.advantages, Clock()), torch.ones(8, dtype=torch.bool))
@@ -131,7 +131,7 @@ def trainer(folder: Path, *, kind: Any = OARGRPOTrainer, model: Any = None, **se
                 rewarded(*one) for one in zip(prompts, completion_ids, strict=True)
             ],
             args=args,
-            train_dataset=Dataset.from_list([{"prompt": problem.question} for problem in PROBLEMS]),
+            train_dataset=Dataset.from_list([dataset_row(problem) for problem in PROBLEMS]),
             processing_class=build_tokenizer(),
             rollout_func=lambda prompts, *_: rolled_out(prompts),
         )
@@ -153,6 +153,11 @@ def generated(made: Any) -> dict[str, torch.Tensor]:
     made.model.train()
     made.state.global_step = STEP
     output: dict[str, torch.Tensor] = made._generate_and_score_completions(
-        [{"prompt": p.question} for p in PROBLEMS for _ in range(4)]
+        [dataset_row(p) for p in PROBLEMS for _ in range(4)]
     )
     return output
+
+
+def dataset_row(problem: Problem) -> dict[str, str]:
+    """Of the data set."""
+    return {"prompt": problem.question, "answer": problem.answer, "solution": problem.solution}

@@ -18,11 +18,12 @@ from omegaconf import OmegaConf
 from peft import LoraConfig, get_peft_model
 from trl import GRPOConfig, GRPOTrainer
 
-from oar.analysis.reports.methods import ORACLES
 from oar.common.errors import ConfigError, DataError, OarError
 from oar.config import GatingConfig, build
-from oar.integrations.methods import estimator_named, gating_named
+from oar.integrations.columns import in_context, told_problems
+from oar.integrations.methods import MISSING, estimator_named, gating_named
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
+from oar.method.advantages import group_advantages
 from oar.method.importance import gives
 from tests.config.test_config import CONF, composed
 from tests.integrations.completions import (
@@ -30,12 +31,14 @@ from tests.integrations.completions import (
     PROBLEMS,
     SILENT,
     TEXTS,
+    dataset_row,
     encoded,
     generated,
     learnt_weights,
     policy,
     prompt_ids,
     rewards,
+    task,
     trainer,
 )
 
@@ -71,7 +74,9 @@ def assert_equal_to_rounding(ours: Tensor, learners: Tensor, made: Any) -> None:
             ["method=oar_gn", "probe=as_joint", "gating=suppress_only", "gating.threshold=absolute"],
             {"method": "oar_gn", "probe": "as_joint", "gating": "suppress_only", "gating_threshold": "absolute"},
         ),
-        (["method=grail"], {"method": "grail"}),
+        *(([f"method={name}"], {"method": name}) for name in ("grail", "shear", "entropy_mask", "entropy_advantage")),
+        *(([f"method={name}"], {"method": name}) for name in ("oar_s", "oar_s_routes", "oar_s_gradient")),
+        *(([f"method={name}"], {"method": name}) for name in ("oar_s_advantage", "token_baseline", "rlsd")),
         (["method=entropy", "gating.beta=1"], {"method": "entropy", "gating_beta": 1.0}),
         (["method=random", "gating.floor=0.3"], {"method": "random", "gating_floor": 0.3}),
         (["method=shuffled", "counterfactual=knockout"], {"method": "shuffled", "counterfactual": "knockout"}),
@@ -82,15 +87,19 @@ def test_weights_are_the_learners(tmp_path: Path, overrides: list[str], settings
     made = trainer(tmp_path, **settings)
     output = generated(made)
     weights, advantages = learnt_weights(*overrides)
-    assert_equal_to_rounding(output["advantages"], advantages, made)
-    plain = overrides == ["method=grpo"]
-    assert bool((weights == 1).all()) == plain
+    mask = output["completion_mask"][:, : weights.shape[1]]
+    assert_equal_to_rounding(output["advantages"][:, : weights.shape[1]] * mask, advantages * mask, made)
+    plain, kind = overrides == ["method=grpo"], gives(made.estimator)
+    of_grpo = group_advantages(torch.tensor(rewards()), 4)[:, None] * mask
+    assert ((advantages * mask - of_grpo).abs().max() < 1e-3) == plain
+    assert bool((weights == 1).all()) == (plain or kind == "advantages")
     # Two of eight completions have no answer, and one more than these no advantage of its own to share.
     found = metrics(made)
     assert found["probe/fallback_share"] == 2 / 8
-    assert (found["weights/ess_ratio"] == 1) == plain
+    if kind == "importance":
+        assert (found["weights/ess_ratio"] == 1) == plain
     for row, text in enumerate(TEXTS):
-        if text in (SILENT, CUT):
+        if text in (SILENT, CUT) and kind == "importance":
             assert (weights[row] == 1).all()
 
 
@@ -99,7 +108,7 @@ def test_left_padding_and_the_order_of_rows_do_not_matter(tmp_path: Path) -> Non
     made = trainer(tmp_path, pad_to_multiple_of=16)
     output = generated(made)
     assert (output["prompt_mask"][:4, 0] == 0).all()
-    batch = made.completion_batch(output)
+    batch = made.completion_batch(output, [dataset_row(problem) for problem in PROBLEMS for _ in range(4)])
     assert [batch.input_ids[row, : len(ids)].tolist() for row, ids in enumerate(prompt_ids())] == prompt_ids()
     _, advantages = learnt_weights("method=oar_g")
     width = advantages.shape[1]
@@ -212,6 +221,43 @@ def test_a_model_whose_logits_are_more_than_a_head_is_refused(tmp_path: Path) ->
         generated(trainer(tmp_path, model=model))
 
 
+@pytest.mark.parametrize("method", ["oar_s_advantage", "entropy_mask", "token_baseline", "rlsd", "oar_s_gradient"])
+def test_one_step_of_each_kind(method: str, tmp_path: Path) -> None:
+    """Signed, compared within the batch or the group, by a teacher, towards the right answer."""
+    made = trainer(tmp_path, method=method)
+    before = [weight.detach().clone() for weight in made.model.parameters()]
+    made.train()
+    (entry,) = [entry for entry in made.state.log_history if "loss" in entry]
+    assert entry["seconds/credit"] > 0
+    assert any(not torch.equal(one, other) for one, other in zip(before, made.model.parameters(), strict=True))
+    if made.teacher is not None:  # stays where training began
+        assert all(torch.equal(one, other) for one, other in zip(before, made.teacher.parameters(), strict=True))
+
+
+def test_what_the_data_set_does_not_tell_is_refused_and_may_stand_in_another_column(tmp_path: Path) -> None:
+    made = trainer(tmp_path, method="oar_s", answer_column="gold")
+    with pytest.raises(DataError, match="needs the answer of every problem, but column 'gold' of the data set is not"):
+        generated(made)
+    (told,) = told_problems("oar_s", "answer", "gold", [{"prompt": PROBLEMS[0].question, "gold": "10"}])
+    assert (told.answer, task().decode(task().encode_gold(told))) == ("10", "10")
+
+
+def test_a_privileged_look_at_a_conversation_stands_in_its_last_message(tmp_path: Path) -> None:
+    made = trainer(tmp_path, method="rlsd")
+    made.processing_class.chat_template = "{% for message in messages %}{{ message.content }} . {% endfor %}"
+    prompt = [{"role": "system", "content": "We count"}, {"role": "user", "content": "How many pens ?"}]
+    (told,) = told_problems("rlsd", "solution", "solution", [{"prompt": prompt, "solution": "7 + 3 = 10"}])
+    read = task().decode(in_context("solution", told, prompt, made.task, made._encoded))
+    assert read.startswith("We count . How many pens ?")
+    assert "7 + 3 = 10" in read
+
+
+def test_a_method_that_compares_completions_needs_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accelerate.Accelerator.num_processes", property(lambda _: 2))
+    with pytest.raises(ConfigError, match="shear would run in 2: choose another method or start one process"):
+        trainer(tmp_path, method="shear")
+
+
 def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
     made = trainer(tmp_path, marker="\\boxed{", probe="as_mean", probe_conclude="####")
     with pytest.warns(UserWarning, match=r"No completion of a batch announces an answer with '\\\\boxed\{'"):
@@ -224,7 +270,9 @@ def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"method": "oracle_causal"}, "method must be one of grpo, oar_p, .* but is 'oracle_causal'"),
+        ({"method": "oar_x"}, "method must be one of grpo, oar_p, .* but is 'oar_x'"),
+        ({"method": "oracle_causal"}, "method must need no more .* oracle_causal needs the task's own marks"),
+        ({"method": "oar.method.importance.ContinuationAdvantages"}, "Advantages needs continuations of completions"),
         ({"marker": ""}, "marker must be the text that announces an answer, but is ''"),
         ({"gating": "soft"}, "gating must be one of bilevel, .* but is 'soft'"),
         ({"gating_tau": 1.5}, r"gating\.tau must be between 0 and 1, but is 1\.5"),
@@ -247,22 +295,25 @@ def test_other_arguments_and_others_tokens_are_refused(tmp_path: Path) -> None:
         OARGRPOTrainer(policy(), rewards, OARGRPOConfig(str(tmp_path), bf16=False, use_cpu=True), tools=[print])
     made = trainer(tmp_path)
     with pytest.raises(DataError, match="leave env_mask out"):
-        made.completion_batch({"tool_mask": torch.ones(8, 3)})
+        made.completion_batch({"tool_mask": torch.ones(8, 3)}, [])
 
 
 @pytest.mark.filterwarnings("ignore:.*missing `_self_`")
 def test_methods_and_gatings_are_those_of_conf() -> None:
-    """Every method of conf/method that is an importance and needs no marks, with the same numbers; so with conf/gating."""
+    """Every method of conf/method with the same numbers, unless a sentence says what it needs; so with conf/gating."""
     knockout = OmegaConf.create({"counterfactual": {"name": "knockout"}})
-    for name in names("method") - {"random_reward", "crpo"}:
+    for name in names("method") - set(MISSING):
         method = OmegaConf.merge(knockout, composed(name=f"method/{name}")).method
-        estimator = build("method.estimator", method.estimator)
-        # They need what only the task knows: its marks, its right answers, what it shows a teacher.
-        if name.startswith((ORACLES, "oar_s", "rlsd", "serl", "sdpg", "sdpo", "mig", "prime")):
-            continue
-        if gives(estimator) != "importance" or method.surrogate or method.auxiliary:  # by the class, if at all
-            continue
-        assert estimator_named(name, "knockout") == estimator, name
+        assert method.surrogate is None, name
+        assert method.auxiliary is None, name
+        assert method.continuations is None, name
+        assert estimator_named(name, "knockout") == build("method.estimator", method.estimator), name
+    assert set(MISSING) <= names("method")
+    for name, missing in MISSING.items():
+        with pytest.raises(
+            ConfigError, match=f"{name} needs {re.escape(missing)}: train it with this repository's own"
+        ):
+            estimator_named(name, "pad")
     for name in names("gating"):
         gating = GatingConfig(
             **composed("gating.tau=0.3", "gating.beta=1.5", "gating.floor=0.2", name=f"gating/{name}").gating

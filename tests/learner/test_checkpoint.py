@@ -15,6 +15,7 @@ from oar.learner.checkpoint import (
     latest_checkpoint,
     load_state,
     nearest_checkpoint,
+    noted,
     save_checkpoint,
 )
 from oar.learner.optimizer_state import load_optimizer
@@ -54,6 +55,14 @@ def test_restored_run_continues_exactly(tmp_path):
         one_step(restored, again, step)
     for a, b in zip(model.parameters(), restored.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_number_of_its_state_is_known_without_its_weights(tmp_path):
+    model, optimizer = trained(1)
+    checkpoint = save(tmp_path, 1, model, optimizer, accuracy=0.5)
+    assert (noted(checkpoint, "accuracy"), noted(checkpoint, "earned")) == (0.5, None)
+    (checkpoint / "state.json").write_text("{")
+    assert noted(checkpoint, "accuracy") is None
 
 
 def test_keeps_the_last_ones_and_ignores_half_written(tmp_path):

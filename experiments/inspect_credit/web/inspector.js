@@ -203,7 +203,7 @@ function choose(row) {
 
 // ---- histograms: of a weight its importance, with the threshold of its gate
 function histogram(title, completions, index) {
-  const { kind } = data.signals[index], gated = kind === "weight";
+  const gated = data.signals[index].kind === "weight" && data.completions.some((one) => importanceOf(one, index).length);
   const points = completions.flatMap((completion) => {
     const values = gated ? importanceOf(completion, index) : valuesOf(completion, index).slice(0, reasoningOf(completion));
     const threshold = gated ? thresholdOf(completion, index) : null;
@@ -264,9 +264,10 @@ function tell(token) {
     const values = valuesOf(completion, index), { kind, name } = data.signals[index];
     if (kind !== "weight") return [[label(index), number(values[at])]];
     const scored = at < values.length;
+    const importance = importanceOf(completion, index)[at];
     return [
       [`${label(index)}: weight`, number(scored ? values[at] : 1)],
-      [`${label(index)}: importance`, scored ? number(importanceOf(completion, index)[at]) : "not scored"],
+      [`${label(index)}: importance`, scored ? number(importance) : "not scored"],
     ];
   });
   rows.push(["logprob when drawn", number(-completion.values[SURPRISAL][at])]);
