@@ -34,7 +34,11 @@ class Shown:
         for at, text in enumerate(pieces(self.sample.tokens, self.sample.completion)):
             if at < scored:
                 weight = self.sample.token_weights[at]
-                yield text, f"weight {weight:.4g}, token advantage {weight * self.sample.advantage:.4g}", colour(weight)
+                yield (
+                    text,
+                    f"weight {weight:.4g}, token advantage {self.sample.token_advantages[at]:.4g}",
+                    colour(weight),
+                )
             else:
                 answer = segments is not None and segments[1] <= at < segments[2]
                 yield text, "answer, not weighted" if answer else "not weighted", ""

@@ -43,11 +43,11 @@ def logged_signals(samples: Sequence[Sample], settings: TrainConfig) -> list[Tok
         importance,
         _thresholds(importance, settings.gating),
     )
-    advantages = [[sample.advantage * weight for weight in sample.token_weights] for sample in samples]
+    advantages = [sample.token_advantages for sample in samples]
     surprisal = [[-logprob for logprob in sample.old_logprobs] for sample in samples]
     found = [
         credit,
-        TokenSignal("advantage", LOGGED, "advantage", "Token advantage: weight times advantage.", advantages),
+        TokenSignal("advantage", LOGGED, "advantage", "Token advantage, as the loss was given it.", advantages),
         TokenSignal(
             "entropy", LOGGED, "amount", "The drawing policy's entropy, in nats.", [one.entropy for one in samples]
         ),
@@ -115,8 +115,7 @@ def model_signals(
             continue
         found.append(_method_signal(name, credit, batch.reasoning_mask, settings.gating, source))
 
-    weights = _padded([sample.token_weights for sample in samples], batch)
-    advantages = torch.tensor([sample.advantage for sample in samples], device=model.device)[:, None] * weights
+    advantages = _padded([sample.token_advantages for sample in samples], batch)
     log_ratio = torch.where(batch.completion_mask, scores.logprobs - batch.sampler_logprobs, 0.0)
     ratio = policy_log_ratio(log_ratio, batch.completion_mask, settings.learner.ratio_level).exp()
     low, high = settings.learner.clip_eps_low, settings.learner.clip_eps_high
@@ -162,7 +161,10 @@ def _method_signal(name: str, credit: Credit, reasoning_mask: Tensor, gating: Ga
 
 
 def _gate(gating: GatingConfig) -> str:
-    return f"gate {gating.name}, tau {gating.tau:g}, beta {gating.beta:g}, threshold {gating.threshold}"
+    return (
+        f"gate {gating.name}, tau {gating.tau:g}, beta {gating.beta:g}, threshold {gating.threshold}, where the method has "
+        "importance; where it has signed token advantages, their size over that of the advantage"
+    )
 
 
 def _thresholds(importance: Sequence[Sequence[float]], gating: GatingConfig) -> list[float | None]:

@@ -23,8 +23,8 @@ class Sample:
     Lists have an entry per completion token. prompt: the question, of a generic completion its stripped prompt; row: its place
     in the step's batch, from which its random draws derive; segments: `oar.method.segments.Segments`, None where there is no
     answer; rewards: what it earns by name, of which `reward` is the weighted sum; old_logprobs and entropy (nats): of the policy
-    that drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0 and 1 where the advantage is 0;
-    marks: the task's ground truth by name, as positions.
+    that drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0 and 1 where the advantage is 0
+    (`oar.method.credit.Credit`); token_advantages: what the loss was given; marks: the task's ground truth by name, as positions.
     """
 
     row: int
@@ -45,6 +45,7 @@ class Sample:
     entropy: list[float]
     token_importance: list[float]
     token_weights: list[float]
+    token_advantages: list[float]
     marks: dict[str, list[int]]
 
     @property
@@ -112,6 +113,7 @@ def _sample(task: Task, report: StepReport, row: int) -> Sample:
         entropy=per_token(credit.entropy, 5),
         token_importance=per_token(credit.token_importance, 5),
         token_weights=per_token(credit.token_weights, 5),
+        token_advantages=per_token(credit.token_advantages, 5),
         marks=_positions({name: mark[row, :length] for name, mark in report.graded.marks.items()}),
     )
 
@@ -124,6 +126,10 @@ def _read(line: str, where: str) -> tuple[int, Sample]:
     names: Sequence[str] = [field.name for field in fields(Sample)]
     try:
         row = json.loads(line)
+        if (
+            "token_advantages" not in row
+        ):  # of a run from before they were kept: what they are where a method has weights
+            row["token_advantages"] = [row["advantage"] * weight for weight in row["token_weights"]]
         return int(row["step"]), Sample(**{name: row[name] for name in names})
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(

@@ -123,6 +123,28 @@ def test_weights_without_a_gate_are_made_again_and_those_of_a_whole_step_are_not
     assert np.ptp(again.values[2]) == 0
 
 
+def test_signed_advantages_are_shown_as_the_loss_was_given_them(tmp_path: Path) -> None:
+    cfg = settings("method=oar_s_advantage")
+    samples = kept(tmp_path, cfg, WRONG, SILENT, RIGHT)
+    credit, advantage, *_ = logged_signals(samples, cfg)
+    signs = {value > 0 for sample, values in zip(samples, advantage.values, strict=True) for value in values}
+    assert signs == {True, False}
+    wrong = samples[0]
+    assert {value > 0 for value in advantage.values[0][: wrong.reasoning_tokens]} == {True, False}  # under one A < 0
+    for sample, weights, values in zip(samples, credit.values, advantage.values, strict=True):
+        sizes = np.abs(values[: sample.reasoning_tokens]) / abs(sample.advantage)
+        np.testing.assert_allclose(weights, sizes, rtol=1e-3)
+    # A run from before they were kept had weights alone.
+    path = tmp_path / "samples.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        del row["token_advantages"]
+        row["token_weights"] = [2.0] * len(row["token_weights"])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for sample in read_samples(tmp_path, STEP)[1]:
+        assert sample.token_advantages == [2 * sample.advantage] * len(sample.tokens)
+
+
 def test_under_other_weights(tmp_path: Path) -> None:
     cfg = settings("learner.clip_eps_low=0.1", "learner.clip_eps_high=0.3")
     samples = kept(tmp_path, cfg, RIGHT, WRONG)
