@@ -86,14 +86,14 @@ class OwnSampling(Engine):
 
         Continuations, of which each has a sampling of its own, are as long as completions.
         """
-        sampling = sampling if isinstance(sampling, Sampling) else sampling[0]
-        asked = (seed, expected_version, sampling.n)
+        samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
+        asked = (seed, expected_version, samplings[0].n)
         if asked not in self._answers:
             self._check_version(expected_version)
             problems, rng = self.source.problems(self.seed, expected_version, len(prompts)), Random(seed)
             self._answers[asked] = [
-                self._group(problem, tuple(prompt), sampling, rng, all_right=index == 0 and len(prompts) >= 3)
-                for index, (problem, prompt) in enumerate(zip(problems, prompts, strict=True))
+                self._group(problem, tuple(prompt), one, rng, all_right=index == 0 and len(prompts) >= 3)
+                for index, (problem, prompt, one) in enumerate(zip(problems, prompts, samplings, strict=True))
             ]
         return self._answers[asked]
 

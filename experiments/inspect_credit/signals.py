@@ -210,7 +210,10 @@ def _method_signal(
 
 
 def _gate(gating: GatingConfig) -> str:
-    return f"gate {gating.name}, tau {gating.tau:g}, beta {gating.beta:g}, threshold {gating.threshold}"
+    return (
+        f"gate {gating.name}, tau {gating.tau:g}, beta {gating.beta:g}, threshold {gating.threshold}, where the method has "
+        "importance; where it has signed token advantages, their size over that of the advantage"
+    )
 
 
 def _thresholds(importance: Sequence[Sequence[float]], gating: GatingConfig) -> list[float | None]:

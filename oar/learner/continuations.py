@@ -91,15 +91,5 @@ class Continuations:
             seed=seed,
             expected_version=version,
         )
-        return [
-            [
-                replace(
-                    one,
-                    prompt_ids=prompt,
-                    completion_ids=(*taken, *one.completion_ids),
-                    sampler_logprobs=(*(0.0 for _ in taken), *one.sampler_logprobs),
-                )
-                for one in several
-            ]
-            for (_, prompt, taken), several in zip(states, continued, strict=True)
-        ]
+        begun = [Rollout(prompt, taken, (0.0,) * len(taken), version, "length") for _, prompt, taken in states]
+        return [[one.behind(state) for one in several] for state, several in zip(begun, continued, strict=True)]

@@ -14,6 +14,7 @@ from oar.common.seeding import derive_seed
 from oar.config import ProbeConfig, TrainConfig, build
 from oar.learner.collect import GradedBatch
 from oar.learner.distributed import Ranks
+from oar.learner.tree import check_tree
 from oar.method.auxiliary import AuxiliaryLoss, KlByClass
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
@@ -22,6 +23,7 @@ from oar.method.importance import (
     CreditInputs,
     CreditSignal,
     ImplicitReward,
+    TreeAdvantages,
     UniformImportance,
     gives,
     needs_batch,
@@ -91,6 +93,8 @@ class Method:
                 f"probe must be one that reads the answer with {cfg.method.name}, which reads the right answer in its place, but "
                 f"is {cfg.probe.name}."
             )
+        if method.tree is not None:
+            check_tree(method.tree, cfg)
         if cfg.method.teacher.kind != "live" and method.context is None:
             raise ConfigError(
                 f"method.teacher.kind must be live where the method asks for no privileged context, but is "
@@ -117,6 +121,11 @@ class Method:
     def learned(self) -> ImplicitReward | None:
         """How the reward model learns that is trained beside the policy, where there is one (`learned` of the signal)."""
         return getattr(self.signal, "learned", None)
+
+    @property
+    def tree(self) -> TreeAdvantages | None:
+        """How the completions of a group are drawn from one another, where they are."""
+        return self.signal if isinstance(self.signal, TreeAdvantages) else None
 
     @property
     def kl_by_class(self) -> KlByClass | None:

@@ -14,6 +14,8 @@ from oar.config.evaluation import Sampling
 from oar.learner.collect import GradedGroup, grade_groups
 from oar.learner.compared import compared
 from oar.learner.continuations import Continuations
+from oar.learner.tree import grown
+from oar.method.importance import TreeAdvantages
 from oar.rollout.client.parallel import begun
 from oar.rollout.client.vllm import Engine
 from oar.rollout.types import Rollout
@@ -42,6 +44,7 @@ class GroupSampler:
     client: Engine
     source: ProblemSource
     reward: RewardTerms = ANSWER
+    tree: TreeAdvantages | None = None  # the completions of a group are its leaves
 
     def draw(self, step: int, version: int, clock: Clock) -> Drawn:
         """The groups of step `step` (from 0), drawn with weights `version`.
@@ -72,11 +75,13 @@ class GroupSampler:
         return Drawn(step, version, groups, metrics)
 
     def generate(self, problems: Sequence[Problem], *, seed: int, version: int) -> list[list[Rollout]]:
-        """Completions of each problem; where there are generic ones, they come last."""
+        """Completions of each problem: alone or the leaves of a tree; where there are generic ones, they come last."""
         rollout, count, generic = self.cfg.rollout, self.cfg.learner.num_generations, self.cfg.method.generic
         sampling = self.task.ending(Sampling(count, rollout.temperature, rollout.max_new_tokens))
         draw = partial(self.client.generate, seed=seed, expected_version=version)
         prompts = [self.task.encode_prompt(problem) for problem in problems]
+        if self.tree is not None:
+            return grown(self.client, prompts, sampling, self.tree, seed=seed, version=version)
         if generic is None:
             return draw(prompts, sampling)
         others = [self.task.encode_generic(problem) for problem in problems]

@@ -71,7 +71,8 @@ class Learner:
         self.step = 0
         self.source = build("data.source", cfg.data.source, cfg.allow_targets).fitting(self.fits)
         self.reward = RewardTerms.built(cfg.reward, cfg.allow_targets)
-        self.groups = GroupStream(GroupSampler(cfg, task, client, self.source, self.reward) if ranks.first else None)
+        sampler = GroupSampler(cfg, task, client, self.source, self.reward, self.method.tree)
+        self.groups = GroupStream(sampler if ranks.first else None)
         self.step_end_ids = torch.tensor(task.step_end_ids(), device=model.device)
         self.optimizer = make_optimizer(model, cfg.learner)
 

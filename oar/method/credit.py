@@ -18,7 +18,10 @@ from oar.method.probes import Probe
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """token_importance (as the gate saw it), token_weights, token_advantages: each (B, T)."""
+    """token_importance (as the gate saw it), token_weights, token_advantages: each (B, T).
+
+    Of a signal that gives token advantages the weights are |A_t| / |A|, how much a token counts whichever way; 1 where A is 0.
+    """
 
     token_importance: Tensor
     token_weights: Tensor
@@ -100,7 +103,10 @@ class CreditAssigner:
         weights = torch.ones_like(importance)
         if gives(self.signal) == "advantages":
             found = checked(self.signal, replace(inputs, neutral_id=self.neutral_id))
-            return Credit(importance, weights, controlled(found, batch.completion_mask, self.control, inputs.seeds))
+            found = controlled(found, batch.completion_mask, self.control, inputs.seeds)
+            size = advantages.abs()[:, None]
+            weights = torch.where(batch.completion_mask & (size > 0), found.abs() / size, weights)
+            return Credit(importance, weights, found)
         gated = gives(self.signal) == "importance"
         wanted = (advantages != 0) & (batch.has_segments | (not gated))
         if not gated and needs_batch(self.signal):

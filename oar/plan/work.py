@@ -27,6 +27,7 @@ from oar.method.importance import (
     SignedAdvantages,
     SignMatchedImportance,
     TokenBaseline,
+    TreeAdvantages,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
@@ -188,7 +189,7 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             shared = on_policy and leaf == "embeddings"
             back = to_inputs(whole) + Work(read=2 * whole.read) + whole.blocks(checkpointing)
             return back + (Work() if shared else whole)
-        case HighEntropyWeights() | ContinuationAdvantages():
+        case HighEntropyWeights() | ContinuationAdvantages() | TreeAdvantages():
             return scored_first
         case ShearWeights():  # without the distances, which are no forward
             return scored_first + Work(whole.tokens, whole.pairs)

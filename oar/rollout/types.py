@@ -1,6 +1,6 @@
 """What the engine is asked for and what it gives back: token ids in, token ids and the sampler's logprobs out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +16,12 @@ class Rollout:
     sampler_logprobs: tuple[float, ...]
     weight_version: int
     finish_reason: str
+
+    def behind(self, begun: "Rollout") -> "Rollout":
+        """The whole completion, where this one was drawn behind prompt and tokens of `begun`."""
+        return replace(
+            self,
+            prompt_ids=begun.prompt_ids,
+            completion_ids=(*begun.completion_ids, *self.completion_ids),
+            sampler_logprobs=(*begun.sampler_logprobs, *self.sampler_logprobs),
+        )

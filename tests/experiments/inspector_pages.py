@@ -32,7 +32,10 @@ def sample(
         "token_weights": [1.0] * count,
         "marks": {},
     }
-    return Sample(tokens=tokens, segments=segments, reward=reward, **(known | more))  # type: ignore[arg-type]
+    known |= more
+    advantages = [known["advantage"] * weight for weight in known["token_weights"]]  # type: ignore[operator, attr-defined]
+    shown = {"tokens": tokens, "segments": segments, "reward": reward, "token_advantages": advantages}
+    return Sample(**(shown | known))  # type: ignore[arg-type]
 
 
 def page(samples: list[Sample], signals: list[TokenSignal]) -> InspectorPage:

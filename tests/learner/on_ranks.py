@@ -69,6 +69,7 @@ RUNS = {
     ],
     "weights of the update's own graph": ["method=grail", "method.estimator.rollout_symmetry=both"],
     "continuations": ["method=vineppo", "method.continuations.samples=2"],
+    "tree": ["method=spo_tree", "method.estimator.branching=[2,2]", "learner.aggregation=token_mean"],
     "taught": ["method=sdpo", "method.teacher.rate=0.5"],  # by a teacher that every rank averages
     "two losses": [
         "method=sdpg",
@@ -103,6 +104,7 @@ class WrittenCompletions:
     def __init__(self, cfg: TrainConfig, task: Task, source: Any, lost_at: Sequence[int] = ()) -> None:
         self.cfg, self.task, self.source = cfg, task, source
         self.calls, self.lost_at = 0, lost_at
+        self.known: dict[tuple[int, ...], Problem] = {}  # by prompt
 
     def generate(
         self,
@@ -116,14 +118,23 @@ class WrittenCompletions:
         self.calls += 1
         if self.calls in self.lost_at:
             raise EngineLostError("lost in a generation.")
-        problems = self.source.problems(self.cfg.seed, expected_version, len(prompts))
+        streamed = self.source.problems(self.cfg.seed, expected_version, len(prompts))
+        problems = [self.problem(tuple(prompt), one) for prompt, one in zip(prompts, streamed, strict=True)]
         rng = Random(seed)
         written = self.sheet if isinstance(self.source, SheetsSource) else self.text
         groups = [
             [written(problem, rng) for _ in range(one.n)] for problem, one in zip(problems, samplings, strict=True)
-        ]  # continuations are as long as completions
-        groups[0] = groups[0][:1] * samplings[0].n  # a group without advantage
-        return [[self.rollout(prompt, text) for text in group] for prompt, group in zip(prompts, groups, strict=True)]
+        ]
+        groups[:1] = [group[:1] * len(group) for group in groups[:1]]  # a group without advantage
+        return [
+            [self.rollout(prompt, text, one.max_new_tokens) for text in group]
+            for prompt, group, one in zip(prompts, groups, samplings, strict=True)
+        ]
+
+    def problem(self, prompt: tuple[int, ...], streamed: Problem) -> Problem:
+        """Whose completion goes on here, or of a prompt that is new the one that the stream has in its place."""
+        begun = next((known for known in self.known if prompt[: len(known)] == known), prompt)
+        return self.known.setdefault(begun, streamed)
 
     @staticmethod
     def text(problem: Problem, rng: Random) -> str:
@@ -136,9 +147,13 @@ class WrittenCompletions:
     def sheet(self, problem: Problem, rng: Random) -> str:
         return demonstration(SheetProblem(problem, self.source.sheet, tuple(problem.question.split())), 0.5, 0, rng)
 
-    def rollout(self, prompt: Sequence[int], text: str) -> Rollout:
+    def rollout(self, prompt: Sequence[int], text: str, longest: int) -> Rollout:
+        """Cut where it is too long; where it has no answer, it goes on as long as a part of a completion may."""
         ids = self.task.tokenizer.encode(text, add_special_tokens=False)
-        return Rollout(tuple(prompt), tuple(ids), (-1.0,) * len(ids), 0, "stop" if "####" in text else "length")
+        ended = "####" in text and len(ids) <= longest
+        if not ended and longest < self.cfg.rollout.max_new_tokens:
+            ids = [*ids, *ids[-1:] * longest][:longest]
+        return Rollout(tuple(prompt), tuple(ids), (-1.0,) * len(ids), 0, "stop" if ended else "length")
 
 
 class Received:

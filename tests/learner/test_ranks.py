@@ -79,7 +79,8 @@ def test_two_ranks_learn_what_one_learns(name: str, on_two: Path) -> None:
     assert_alike(alone, result_in(on_two, name), 1e-5 if "bfloat16" not in name else 1e-3)
     curve, weights = alone
     assert all(metrics["train/grad_norm"] > 0.003 for metrics in curve)
-    assert all(0 < metrics["train/zero_advantage_groups"] < 1 for metrics in curve)
+    idle = [metrics["train/zero_advantage_groups"] for metrics in curve]
+    assert all(0 < share < 1 for share in idle) or name == "tree"  # whose parts are drawn one by one, unlike each other
     start = load_file(on_two / "start" / "model.safetensors")
     learned = {key for key, weight in weights.items() if float((weight - start[key]).abs().max()) > 1e-4}
     trained = tuple(f"{layer}.weight" for layer in ADAPTED) if name == "options" else ""

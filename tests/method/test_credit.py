@@ -105,6 +105,29 @@ def test_weights_without_a_gate_reach_every_token_and_keep_the_mass_where_asked(
     torch.testing.assert_close(kept.sum(dim=1), mask.sum(dim=1).float())
 
 
+@dataclass(frozen=True)
+class Signed:
+    """Token advantages by their place: -0.5, 0.25, then 2 throughout."""
+
+    gives: ClassVar[Literal["advantages"]] = "advantages"
+
+    def __call__(self, inputs: CreditInputs) -> torch.Tensor:
+        values = torch.tensor([-0.5, 0.25, *[2.0] * (inputs.batch.completion_mask.shape[1] - 2)])
+        return values.expand(inputs.batch.completion_mask.shape)
+
+
+def test_a_signed_advantage_weighs_what_its_size_is_of_the_completions():
+    batch, advantages = random_batch(5, unanswered=(1,)), torch.tensor([0.5, -0.25, 0.0, -1.0])
+    credit = assigned(batch, advantages, Signed())
+    mask = batch.completion_mask
+    expected = {0: [1.0, 0.5, 4.0], 1: [2.0, 1.0, 8.0], 2: [1.0, 1.0, 1.0], 3: [0.5, 0.25, 2.0]}
+    for row, (first, second, others) in expected.items():
+        count = int(mask[row].sum())
+        assert credit.token_weights[row, :count].tolist() == [first, second, *[others] * (count - 2)]
+        assert credit.token_advantages[row, :count].tolist() == [-0.5, 0.25, *[2.0] * (count - 2)]
+    assert (credit.token_weights[~mask] == 1).all()
+
+
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
 def test_weights_that_cannot_be_are_refused(factor):
     with pytest.raises(DataError, match="Weights must give finite weights"):

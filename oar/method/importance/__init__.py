@@ -32,6 +32,7 @@ from oar.method.importance.serl import ActionWeights
 from oar.method.importance.shear import ShearWeights
 from oar.method.importance.signed import CounterfactualDrop, GradientDrop, SignedAdvantages, SignMatchedImportance
 from oar.method.importance.token_baseline import TokenBaseline
+from oar.method.importance.tree import TreeAdvantages
 
 __all__ = [
     "ActionWeights",
@@ -64,6 +65,7 @@ __all__ = [
     "SignMatchedImportance",
     "SignedAdvantages",
     "TokenBaseline",
+    "TreeAdvantages",
     "UniformImportance",
     "gives",
     "needs_batch",
