@@ -1,6 +1,6 @@
 """Memory of one device: what the learner's rank and the engine on it hold at the worst moment of a step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oar.config import TrainConfig
 from oar.learner.credit import Method
@@ -10,6 +10,7 @@ from oar.method.importance import (
     CreditSignal,
     GradientDrop,
     GradientImportance,
+    GradientNormImportance,
     InvertedImportance,
     PerturbationImportance,
     ShuffledImportance,
@@ -52,13 +53,20 @@ def largest_micro_batch(cfg: TrainConfig, assume: Assumptions) -> int:
     return max(cfg.learner.micro_batch_tokens, assume.longest_prompt + cfg.rollout.max_new_tokens)
 
 
-def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: CreditSignal) -> Memory:
+def memory_of(
+    cfg: TrainConfig,
+    model: Architecture,
+    assume: Assumptions,
+    estimator: CreditSignal,
+    scorer: Architecture | None = None,
+) -> Memory:
     """The largest micro-batch is planned for.
 
     Parameters, gradients and the two moments of AdamW are float32, 16 bytes a parameter, in equal parts on the ranks (ZeRO,
     Rajbhandari et al. 2020, 1910.02054, section 3.1). Where they are sharded or cast (oar/learner/sharding.py), a rank also
     has all weights in `learner.compute_dtype` for a whole step, and the gradients of embeddings and head, the largest group,
-    once in that and once in float32 while they are summed. With an adapter (LoRA) it alone has gradients and moments.
+    once in that and once in float32 while they are summed. With an adapter (LoRA) it alone has gradients and moments. `scorer`
+    is the frozen reward model of probe=reward_model, whose head of one row is left out.
     """
     size, ranks, n = NUMBER_BYTES[cfg.learner.compute_dtype], cfg.learner.ranks, model.parameters
     lora = cfg.model.lora
@@ -75,13 +83,15 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
         learner["teacher"] = size * n
     if method.learned is not None:  # with gradients and two moments
         learner["reward_model"] = 4 * FLOAT32 * n
+    if scorer is not None:
+        learner["scorer"] = size * replace(scorer, tied=True).parameters
     if ranks > 1 or size != FLOAT32:
         learner["gathered_weights"] = size * (n + adapter)
         learner["summed_gradients"] = (size + FLOAT32) * largest
     learner["activations"] = _activations(model, size, tokens, cfg.learner.activation_checkpointing)
     # Of logits (oar/method/forward/projection.py): a block as computed and twice in float32, and those that stay.
     learner["logits"] = (size + 2 * FLOAT32) * min(logits, GPU_BLOCK) + FLOAT32 * min(logits, KEPT)
-    learner["credit_signal"] = _signal(cfg, model, assume, estimator)
+    learner["credit_signal"] = _signal(cfg, scorer or model, assume, estimator)
     learner["overhead"] = overhead
     weights, cache = NUMBER_BYTES[cfg.model.dtype] * n, cfg.rollout.kv_cache_gib * GIB
     engine = {"weights": weights, "kv_cache": cache, "overhead": overhead}
@@ -110,7 +120,8 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
     """
     if isinstance(estimator, _OF_ANOTHER):
         return _signal(cfg, model, assume, estimator.of)
-    if isinstance(estimator, GradientDrop):  # the right answer has a forward of its own, with its graph
+    own_graph = isinstance(estimator, GradientNormImportance) and not cfg.probe.needs_answer
+    if own_graph or isinstance(estimator, GradientDrop):  # a forward of their own, with its graph
         size, tokens = NUMBER_BYTES[cfg.learner.compute_dtype], estimator.max_tokens_per_forward
         return _activations(model, size, tokens, cfg.learner.activation_checkpointing)
     if not isinstance(estimator, GradientImportance | PerturbationImportance):

@@ -48,7 +48,7 @@ class Architecture:
         """The sizes that a Hugging Face config.json gives. Raises ConfigError for another kind of model or a missing size."""
         if config.get("model_type") != "qwen2":
             raise ConfigError(
-                f"A plan needs a model of type qwen2, but {where} describes {config.get('model_type')!r}: change model.path."
+                f"A plan needs models of type qwen2, but {where} describes {config.get('model_type')!r}: choose another."
             )
         sizes = {"tie_word_embeddings": False, **config}  # transformers' default, left out of some folders
         if missing := [key for key in _CONFIG_KEYS.values() if key not in sizes]:
