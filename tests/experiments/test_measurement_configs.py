@@ -121,6 +121,12 @@ def test_recall_measures_every_estimator_and_every_counterfactual() -> None:
     assert found.training.method.name == "grpo"
 
 
+def test_a_signal_may_name_a_probe_of_its_own() -> None:
+    plan = prepared("recall", "probe=as_joint", "+signals.mine=['method=oar_p','probe=reference']")
+    assert plan.signals.pop("mine").probe.reference == "solution"
+    assert {signal.probe.name for signal in plan.signals.values()} == {"as_joint"}
+
+
 def test_the_trained_run_is_kept_by_what_makes_it() -> None:
     few = "~signals", "+signals={uniform:['method=grpo']}", "reference=uniform", "pairs=[]"
 
