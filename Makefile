@@ -150,7 +150,7 @@ ablation-gating: setup ## Both halves of the gate, one of them, none; with OUT i
 ablation-probe: setup ## What stands for the model's answer; with OUT its page
 	$(call sweep,probe=warmup$(,)as_mean$(,)as_joint$(,)lt_logits)
 
-signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location|method_signals
+signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location|open_outcomes|method_signals
 	@$(call program,signals)
 
 study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics, methods, ceilings)

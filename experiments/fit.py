@@ -79,7 +79,7 @@ def fits(cfg: FitConfig, typed: Sequence[str]) -> Iterator[dict[str, object]]:
             run = replace(run, rollout=replace(run.rollout, kv_cache_gib=scaled))
         about = {"profile": profile, "model": run.model.name, "lora": lora, "gpus": assume.devices}
         for method in cfg.methods:
-            fit = largest_fit(run, plan.model, assume, signals[method])
+            fit = largest_fit(run, plan.model, assume, signals[method], plan.scorer)
             yield {**about, CACHE: run.rollout.kv_cache_gib, "method": method, **asdict(fit)}
 
 

@@ -25,7 +25,7 @@ def main(config: DictConfig) -> None:
             print(
                 f"{name} does not say what it computes (SaysItsWork in oar/plan/work.py): as nothing.", file=sys.stderr
             )
-    plan = plan_run(cfg, found.model, settings.assume, signals, settings.problems, methods)
+    plan = plan_run(cfg, found.model, settings.assume, signals, settings.problems, methods, found.scorer)
     if settings.json:
         model = {"name": cfg.model.name, "sizes_from": found.source, **asdict(found.model)}
         print(

@@ -22,6 +22,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from oar.analysis.signals.draw import draw
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path
+from oar.common.errors import DataError
 from oar.common.provenance import ROOT, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed, generator
 from oar.config import TrainConfig, build, validated
@@ -96,6 +97,8 @@ def teach(cfg: RewardModelConfig, base: Path, folder: Path) -> None:
     print("drawing completions", flush=True)
     data = drawn(cfg, policy, task, source.problems(cfg.seed, 0, cfg.problems), "taught")
     judged = drawn(cfg, policy, task, held_out, "held out")
+    refuse_one_kind(data, "problems")
+    refuse_one_kind(judged, "held_out")
     model = learned(cfg, policy, data)
     with torch.no_grad():
         parts = torch.arange(len(judged.sequences)).split(cfg.examples)
@@ -141,6 +144,16 @@ def drawn(
     return Graded(sequences, torch.tensor(correct))
 
 
+def refuse_one_kind(data: Graded, key: str) -> None:
+    """Raises DataError where all completions are right, or all are wrong."""
+    right = float(data.correct.mean())
+    if right in (0.0, 1.0):
+        raise DataError(
+            f"A reward model needs right and wrong ones among {len(data.sequences)} completions ({key}), but {right:.0%} are "
+            "right: draw more, or start from another model."
+        )
+
+
 def learned(cfg: RewardModelConfig, policy: PreTrainedModel, data: Graded) -> PreTrainedModel:
     """The policy's decoder under a new head, after `cfg.epochs` passes of AdamW whose rate falls to 0."""
     config = policy.config
@@ -149,7 +162,7 @@ def learned(cfg: RewardModelConfig, policy: PreTrainedModel, data: Graded) -> Pr
         torch.manual_seed(derive_seed(cfg.seed, "reward model", "head"))
         model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     model.base_model.load_state_dict(policy.base_model.state_dict())
-    model.to(policy.device)
+    model.to(device=policy.device)
     optimizer = torch.optim.AdamW(model.parameters(), cfg.score_lr)
     steps = cfg.epochs * -(-len(data.sequences) // cfg.examples)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)

@@ -34,10 +34,12 @@ def tiny_model(seed: int = 0, *, vocab: int = VOCAB, tied: bool = False, layers:
     return Qwen2ForCausalLM(config).eval()
 
 
-def tiny_scorer(seed: int = 1, *, layers: int = 2) -> Qwen2ForSequenceClassification:
+def tiny_scorer(
+    seed: int = 1, *, vocab: int = VOCAB, layers: int = 2, labels: int = 1
+) -> Qwen2ForSequenceClassification:
     """A random reward model that reads the tokens of `tiny_model`, frozen."""
-    config = tiny_model(layers=layers).config
-    config.num_labels = 1
+    config = tiny_model(vocab=vocab, layers=layers).config
+    config.num_labels = labels
     torch.manual_seed(seed)
     return Qwen2ForSequenceClassification(config).eval().requires_grad_(False)
 

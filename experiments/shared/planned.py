@@ -30,12 +30,13 @@ class PlanConfig:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is planned. `source`: where the model's sizes come from."""
+    """What is planned. `source`: where the model's sizes come from; `scorer`: sizes of probe=reward_model's, which is read."""
 
     settings: PlanConfig
     run: TrainConfig
     model: Architecture
     source: str
+    scorer: Architecture | None
 
 
 def planned(config: DictConfig) -> Planned:
@@ -46,7 +47,8 @@ def planned(config: DictConfig) -> Planned:
     if no_folder:  # which a run would need
         of_run.model.path = "no weights are read"
     settings, run = validated(OmegaConf.masked_copy(config, own), PlanConfig), validated(of_run, TrainConfig)
-    return Planned(settings, run, *sizes_of(run.model, settings.architectures if no_folder else None))
+    scorer = None if run.probe.path is None else sizes_in(run.probe.path, "probe.path")[0]
+    return Planned(settings, run, *sizes_of(run.model, settings.architectures if no_folder else None), scorer)
 
 
 def method_settings(methods: Sequence[str], run: TrainConfig) -> dict[str, MethodConfig]:
@@ -76,8 +78,15 @@ def sizes_of(cfg: ModelConfig, known: dict[str, Any] | None) -> tuple[Architectu
         taught = build_model(teaching, teaching.lesson().tokenizer())
         return Architecture.from_config(taught.config.to_dict(), "model.teach"), "model.teach"
     refuse_missing_model(cfg)
-    file = Path(cfg.path) / "config.json"
+    return sizes_in(cfg.path, "model.path")
+
+
+def sizes_in(path: str, key: str) -> tuple[Architecture, str]:
+    """The sizes of the model in a folder, which stands under `key`, and the file they come from."""
+    file = Path(path) / "config.json"
     try:
         return Architecture.from_config(json.loads(file.read_text()), str(file)), str(file)
+    except OSError as error:
+        raise ConfigError(f"{key} must be a folder with a config.json, but is {path}: change it.") from error
     except ValueError as error:
         raise DataError(f"{file} must hold JSON, but does not: {error}.") from error

@@ -1,7 +1,8 @@
 """Experiments on token signals that need no training runs of their own: `python -m experiments.signals experiment=NAME`.
 
-Mask artefacts, proxy mismatch, error location (docs/METHOD.md §7.5, §7.6, §7.8) and the methods of docs/METHODS.md, all of them
-on the completions of the oracle recall, drawn here where they are not there yet (experiments/shared/subjects.py).
+Mask artefacts, proxy mismatch, outcomes without an answer span, error location (docs/METHOD.md §7.5 to §7.8) and the methods of
+docs/METHODS.md, all of them on the completions of the oracle recall, drawn here where they are not there yet
+(experiments/shared/subjects.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, gated
 from oar.command_line.entry import entry
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
-from oar.config.checks import one_of
+from oar.config.checks import one_of, require
 from oar.model.load import load_tokenizer
 from oar.tasks.words import token_roles
 
@@ -42,7 +43,7 @@ def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
     texts = {signal.counterfactual.text for signal in signals.values()} - {None}
     if len(texts) > 1:
         raise ConfigError(
-            f"shown must name signals with one text for counterfactual=text, but theirs are {sorted(texts)}."
+            f"shown must name signals with one text for counterfactual=text, but theirs are {sorted(map(str, texts))}."
         )
     return {name: str(kind) for name, kind in kinds.items()}
 
@@ -52,6 +53,7 @@ MEASURES: dict[str, Callable[[Plan], Study]] = {
     "proxy_mismatch": lambda _: proxy_mismatch,
     "error_location": lambda _: error_location,
     "method_signals": lambda _: method_signals,
+    "open_outcomes": lambda _: method_signals,
 }
 
 
@@ -61,6 +63,7 @@ class SignalsConfig(SubjectConfig):
 
     study: str
     shown: list[str]
+    scorer: str | None
 
     def __post_init__(self) -> None:
         for name in self.shown:
@@ -68,6 +71,8 @@ class SignalsConfig(SubjectConfig):
         self.signals = {name: self.signals[name] for name in self.shown}
         super().__post_init__()
         one_of("study", self.study, tuple(MEASURES))
+        stated = self.study != "open_outcomes" or bool(self.scorer)
+        require(stated, "scorer", "the folder of a reward model (make reward-model)", self.scorer)
 
 
 @entry

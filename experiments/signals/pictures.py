@@ -14,6 +14,12 @@ from oar.analysis.reports.methods import looks_of
 from oar.analysis.reports.signals import CHANCE, Pictures, draw_panels
 from oar.analysis.signals.recall import ALL, AUC, CORRECT, ERROR_FIFTH, ERROR_PERCENTILE, SPEARMAN, WRONG
 
+OF_METHODS = {
+    (ALL, SPEARMAN): "Spearman with\nexact OAR-P",
+    (CORRECT, AUC): "causal tokens: AUC,\ncorrect completions",
+    (WRONG, AUC): "causal tokens: AUC,\nwrong completions",
+    (WRONG, ERROR_FIFTH): "first wrong token\nin the top fifth",
+}
 PANELS = {
     "mask_artefacts": {
         (ALL, SPEARMAN): "Spearman with pad,\nall tokens",
@@ -36,12 +42,8 @@ PANELS = {
         **{(third, ERROR_FIFTH): f"error in the\n{third}" for third in THIRDS},
         (LOCATED, ERROR_PERCENTILE): "percentile of the\nfirst wrong token, all",
     },
-    "method_signals": {
-        (ALL, SPEARMAN): "Spearman with\nexact OAR-P",
-        (CORRECT, AUC): "causal tokens: AUC,\ncorrect completions",
-        (WRONG, AUC): "causal tokens: AUC,\nwrong completions",
-        (WRONG, ERROR_FIFTH): "first wrong token\nin the top fifth",
-    },
+    "method_signals": OF_METHODS,
+    "open_outcomes": OF_METHODS,
 }
 
 

@@ -1,7 +1,6 @@
 """What a data set's columns tell a credit signal beside the prompt: right answers, and what a teacher is shown."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from oar.common.errors import DataError
@@ -28,11 +27,17 @@ def told_problems(method: str, column: str, name: str, rows: Sequence[Mapping[st
             f"{method} needs the {column} of every problem, but column {name!r} of the data set is not there or empty: name "
             f"another one by {column}_column, or choose another method."
         )
-    problems = []
-    for at, row in enumerate(rows):
-        problem = Problem(f"row {at}", str(row["prompt"]), answer="", benchmark="the data set")
-        problems.append(replace(problem, **{column: str(row[name])}))
-    return problems
+    answers = column == "answer"
+    return [
+        Problem(
+            f"row {at}",
+            str(row["prompt"]),
+            answer=str(row[name]) if answers else "",
+            benchmark="the data set",
+            solution="" if answers else str(row[name]),
+        )
+        for at, row in enumerate(rows)
+    ]
 
 
 def in_context(

@@ -23,6 +23,7 @@ from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
 from oar.config.checks import require
 from oar.integrations.columns import in_context, shown_column, told_problems
 from oar.integrations.methods import estimator_named, gating_named
+from oar.learner.credit import probe_of
 from oar.method.batch import CompletionBatch, collate
 from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
@@ -38,7 +39,7 @@ from oar.method.importance import (
     needs_batch,
 )
 from oar.method.importance.base import context_of
-from oar.method.probes import make_probe
+from oar.model.load import load_scorer
 from oar.tasks.task import Task
 
 try:
@@ -90,8 +91,12 @@ class OARGRPOConfig(GRPOConfig):
     probe: str = field(
         default="warmup",
         metadata={
-            "help": "What stands for the model's answer: lt_logits, as_mean, as_joint, or warmup, one after the other."
+            "help": "What stands for the outcome: lt_logits, as_mean, as_joint, warmup, one after the other, or reward_model."
         },
+    )
+    probe_path: str | None = field(
+        default=None,
+        metadata={"help": "Of reward_model: a folder with a reward model of one label and the policy's tokenizer."},
     )
     probe_warmup_steps: int = field(
         default=20, metadata={"help": "Batches of completions with lt_logits before as_mean, where probe is warmup."}
@@ -121,12 +126,22 @@ class OARGRPOConfig(GRPOConfig):
         CounterfactualConfig(self.counterfactual)
         self.make_estimator()
         self.gating_settings()
-        ProbeConfig(self.probe, self.probe_warmup_steps, self.probe_conclude)
+        require(
+            self.probe != "reference",
+            "probe",
+            "one that needs no reference response, which TRL has none of",
+            self.probe,
+        )
+        self.probe_settings()
         super().__post_init__()
 
     def make_estimator(self) -> CreditSignal:
         """What `method` and `counterfactual` name."""
         return estimator_named(self.method, self.counterfactual)
+
+    def probe_settings(self) -> ProbeConfig:
+        """What `probe` names."""
+        return ProbeConfig(self.probe, self.probe_warmup_steps, self.probe_conclude, self.probe_path)
 
     def gating_settings(self) -> GatingConfig:
         """What `gating` names, with the numbers given here."""
@@ -167,6 +182,8 @@ class OARGRPOTrainer(GRPOTrainer):
         # Who has a privileged look is the model as it is before training.
         asked = context_of(self.estimator) is not None
         self.teacher = copy.deepcopy(self._bare_model()).eval().requires_grad_(False) if asked else None
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        self.scorer = load_scorer(self.args.probe_path, self._tokenizer, dtype)
         self._forward_is_proven = False
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -209,7 +226,7 @@ class OARGRPOTrainer(GRPOTrainer):
             prompts,
             completions,
             [[0.0] * len(ids) for ids in completions],  # no estimator looks at them
-            [self.task.segments(ids) for ids in completions],
+            [self.task.segments(ids, needs_answer=self.args.probe_settings().needs_answer) for ids in completions],
             [self.task.encode_gold(problem) for problem in told] if context is None else [],
             looks or None,
             pad_id=self.task.pad_id,
@@ -229,11 +246,10 @@ class OARGRPOTrainer(GRPOTrainer):
         Weights are 1 where the advantage is 0, and where a gate would need the answer that is not there.
         """
         step, cfg = self.batches_drawn, self.args
-        conclude = self.task.encode_marker(cfg.probe_conclude)
         credit = CreditAssigner(
             self.estimator,
             make_gate(**cfg.gating_settings().options()),
-            make_probe(cfg.probe, conclude, step=step, warmup_steps=cfg.probe_warmup_steps),
+            probe_of(cfg.probe_settings(), self.task, step, self.scorer),
             cfg.times_surprisal,
         )
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
@@ -242,7 +258,7 @@ class OARGRPOTrainer(GRPOTrainer):
         if gives(self.estimator) != "advantages" and not together:
             wanted &= advantages != 0
         if gives(self.estimator) == "importance":
-            wanted &= batch.has_answer
+            wanted &= batch.has_segments
         index = wanted.nonzero()[:, 0]
         before = self.accelerator.process_index * len(batch)  # completions of the processes before this one
         at_once = cfg.per_device_train_batch_size * batch.input_ids.shape[1]  # tokens of TRL's own padded forward
@@ -352,15 +368,15 @@ class OARGRPOTrainer(GRPOTrainer):
         Of the completions of all processes; the seconds are those of the slowest.
         """
         weights, reasoning = self._of_all(weights), self._of_all(batch.reasoning_mask)
-        has_answer, in_loss = self._of_all(batch.has_answer), self._of_all(batch.completion_lengths) > 0
-        credited = has_answer & (self._of_all(advantages) != 0)
+        has_segments, in_loss = self._of_all(batch.has_segments), self._of_all(batch.completion_lengths) > 0
+        credited = has_segments & (self._of_all(advantages) != 0)
         metrics = weight_metrics(weights[credited], reasoning[credited])
         metrics = {f"weights/{name}": value for name, value in metrics.items()}
-        metrics["probe/fallback_share"] = float((~has_answer)[in_loss].float().mean())
+        metrics["probe/fallback_share"] = float((~has_segments)[in_loss].float().mean())
         metrics["seconds/credit"] = float(self._of_all(torch.tensor([seconds], device=weights.device)).max())
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
-        if not has_answer.any() and self.accelerator.is_main_process:
+        if not has_segments.any() and self.accelerator.is_main_process:
             warnings.warn(
                 f"No completion of a batch announces an answer with {self.args.marker!r} (marker), so all tokens weigh 1.",
                 stacklevel=2,

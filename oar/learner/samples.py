@@ -24,8 +24,8 @@ class Sample:
     in the step's batch, from which its random draws derive; segments: `oar.method.segments.Segments`, None where there is no
     answer and the probe needs one; rewards: what it earns by name, of which `reward` is the weighted sum; old_logprobs and
     entropy (nats): of the policy that drew it; token_importance (as the gate saw it) and token_weights: of the run's method, 0
-    and 1 where the advantage is 0 (`oar.method.credit.Credit`); marks: the task's ground truth by name, as positions; token_advantages: what the loss took,
-    None in runs of an earlier version.
+    and 1 where the advantage is 0 (`oar.method.credit.Credit`); marks: the task's ground truth by name, as positions;
+    token_advantages: what the loss took, None in runs of an earlier version.
     """
 
     row: int

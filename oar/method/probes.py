@@ -223,7 +223,7 @@ class RewardModelProbe(_Move):
 
     def __init__(self, model: PreTrainedModel) -> None:
         """`model`: with one label, reading the policy's token ids (`oar.model.load.load_scorer`)."""
-        self.model = model
+        self.model: PreTrainedModel = model
 
     def inputs(self, batch: CompletionBatch) -> ProbeInputs:
         """Rows prompt | completion, read where transformers reads a score: at the last token that is not the model's padding."""

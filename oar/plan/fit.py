@@ -20,7 +20,13 @@ class Fit:
     least_gib: float
 
 
-def largest_fit(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: CreditSignal) -> Fit:
+def largest_fit(
+    cfg: TrainConfig,
+    model: Architecture,
+    assume: Assumptions,
+    estimator: CreditSignal,
+    scorer: Architecture | None = None,
+) -> Fit:
     """Of the learner's micro-batches on devices of `assume.memory_gib`, from one completion to a rank's share of an update."""
     learner = cfg.learner
     completion = assume.longest_prompt + cfg.rollout.max_new_tokens
@@ -29,7 +35,7 @@ def largest_fit(cfg: TrainConfig, model: Architecture, assume: Assumptions, esti
 
     def needed_gib(tokens: int) -> float:
         sized = replace(cfg, learner=replace(learner, micro_batch_tokens=tokens))
-        return memory_of(sized, model, assume, estimator).device / GIB
+        return memory_of(sized, model, assume, estimator, scorer).device / GIB
 
     sizes = range(first, most + 1, STEP)
     fitting = bisect_right(sizes, assume.memory_gib, key=needed_gib)

@@ -1,6 +1,6 @@
 """Memory of one device: what the learner's rank and the engine on it hold at the worst moment of a step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oar.config import TrainConfig
 from oar.learner.credit import Method
@@ -14,6 +14,7 @@ from oar.method.importance import (
     ExactWeights,
     GradientDrop,
     GradientImportance,
+    GradientNormImportance,
     GrailWeights,
     ImplicitRewardAdvantages,
     InvertedImportance,
@@ -57,13 +58,20 @@ def largest_micro_batch(cfg: TrainConfig, assume: Assumptions) -> int:
     return max(cfg.learner.micro_batch_tokens, assume.longest_prompt + cfg.rollout.max_new_tokens)
 
 
-def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: CreditSignal) -> Memory:
+def memory_of(
+    cfg: TrainConfig,
+    model: Architecture,
+    assume: Assumptions,
+    estimator: CreditSignal,
+    scorer: Architecture | None = None,
+) -> Memory:
     """The largest micro-batch is planned for.
 
     Parameters, gradients and the two moments of AdamW are float32, 16 bytes a parameter, in equal parts on the ranks (ZeRO,
     Rajbhandari et al. 2020, 1910.02054, section 3.1). Where they are sharded or cast (oar/learner/sharding.py), a rank also
     has all weights in `learner.compute_dtype` for a whole step, and the gradients of embeddings and head, the largest group,
-    once in that and once in float32 while they are summed. With an adapter (LoRA) it alone has gradients and moments.
+    once in that and once in float32 while they are summed. With an adapter (LoRA) it alone has gradients and moments. `scorer`
+    is the frozen reward model of probe=reward_model, whose head of one row is left out.
     """
     size, ranks, n = NUMBER_BYTES[cfg.learner.compute_dtype], cfg.learner.ranks, model.parameters
     lora = cfg.model.lora
@@ -80,6 +88,8 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
         learner["teacher"] = size * n
     if method.learned is not None:  # with gradients and two moments
         learner["reward_model"] = 4 * FLOAT32 * n
+    if scorer is not None:
+        learner["scorer"] = size * replace(scorer, tied=True).parameters
     if ranks > 1 or size != FLOAT32:
         learner["gathered_weights"] = size * (n + adapter)
         learner["summed_gradients"] = (size + FLOAT32) * largest
@@ -88,7 +98,7 @@ def memory_of(cfg: TrainConfig, model: Architecture, assume: Assumptions, estima
     learner["logits"] = (size + 2 * FLOAT32) * min(logits, GPU_BLOCK) + FLOAT32 * min(logits, KEPT)
     # One after the other, both while the graph of the update is there.
     learner["credit_signal"] = max(
-        _signal(cfg, model, assume, estimator), _auxiliary(cfg, model, assume, method.auxiliary)
+        _signal(cfg, scorer or model, assume, estimator), _auxiliary(cfg, model, assume, method.auxiliary)
     )
     learner["overhead"] = overhead
     weights, cache = NUMBER_BYTES[cfg.model.dtype] * n, cfg.rollout.kv_cache_gib * GIB
@@ -132,6 +142,8 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
             | ActionWeights(of=of)
         ):
             return _signal(cfg, model, assume, of)
+        case GradientNormImportance(max_tokens_per_forward=most) if not cfg.probe.needs_answer:  # a forward of its own
+            return _activations(model, size, _at_once(cfg, assume, most), checkpointing)
         case GradientDrop(max_tokens_per_forward=most):  # the right answer has a forward of its own, with its graph
             return _activations(model, size, _at_once(cfg, assume, most), checkpointing)
         case GrailWeights(

@@ -51,7 +51,7 @@ class Architecture:
         if kind not in ("qwen2", "llama") or config.get("attention_bias"):
             with_bias = " with biases everywhere" if config.get("attention_bias") else ""
             raise ConfigError(
-                f"A plan needs a model of type qwen2 or llama, but {where} describes {kind!r}{with_bias}: change model.path."
+                f"A plan needs models of type qwen2 or llama, but {where} describes {kind!r}{with_bias}: choose another."
             )
         sizes = {"tie_word_embeddings": False, **config}  # transformers' default, left out of some folders
         if missing := [key for key in _CONFIG_KEYS.values() if key not in sizes]:

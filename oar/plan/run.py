@@ -10,7 +10,16 @@ from oar.method.importance import CreditSignal, gives, needs_continuations
 from oar.plan.assumptions import Assumptions
 from oar.plan.memory import FLOAT32, GIB, NUMBER_BYTES, Memory, memory_of
 from oar.plan.model import Architecture
-from oar.plan.work import Lengths, auxiliary_work, importance_work, together, update_work
+from oar.plan.work import (
+    Lengths,
+    Work,
+    auxiliary_work,
+    importance_work,
+    probed,
+    reads_outcome,
+    together,
+    update_work,
+)
 
 HOUR = 3600.0
 TERA = 1e12
@@ -45,20 +54,23 @@ def plan_run(
     estimators: Mapping[str, CreditSignal],
     problems: Mapping[str, int],
     methods: Mapping[str, MethodConfig] | None = None,
+    scorer: Architecture | None = None,
 ) -> Plan:
     """What a run of `cfg` needs and costs, also with the methods of `estimators` (the run's own among them).
 
     `problems`: how many each published benchmark has; `methods`: the settings of those whose estimators are not the run's own,
-    where they ask for a teacher or add a loss. Raises ConfigError in one sentence for what cannot fit.
+    where they ask for a teacher or add a loss; `scorer`: the reward model of probe=reward_model. Raises ConfigError in one
+    sentence for what cannot fit.
     """
     _check_lengths(cfg, model, assume)
     cache = _cache(cfg, model, assume)
-    memory = memory_of(cfg, model, assume, estimators[cfg.method.name])
+    memory = memory_of(cfg, model, assume, estimators[cfg.method.name], scorer)
     _check_memory(assume, memory)
     evaluations = _evaluations(cfg, assume, problems)
     of_method = {name: replace(cfg, method=(methods or {}).get(name, cfg.method)) for name in estimators}
     table = {
-        name: step_costs(of_method[name], model, assume, one, evaluations["hours"]) for name, one in estimators.items()
+        name: step_costs(of_method[name], model, assume, one, evaluations["hours"], scorer)
+        for name, one in estimators.items()
     }
     if "grpo" in table:
         for costs in table.values():
@@ -144,7 +156,12 @@ def _batches(cfg: TrainConfig, assume: Assumptions) -> Table:
 
 
 def step_costs(
-    cfg: TrainConfig, model: Architecture, assume: Assumptions, estimator: CreditSignal, evaluation_hours: float
+    cfg: TrainConfig,
+    model: Architecture,
+    assume: Assumptions,
+    estimator: CreditSignal,
+    evaluation_hours: float,
+    scorer: Architecture | None = None,
 ) -> dict[str, float]:
     """A line of `Plan.methods`; `evaluation_hours` are part of the run's."""
     learner, marker, answer = cfg.learner, assume.marker_tokens, assume.answer_tokens
@@ -155,23 +172,27 @@ def step_costs(
     prompt, completion = assume.prompt_tokens, assume.completion_tokens
     shared = together(learner, prompt, completion)
     lengths = Lengths(prompt, completion - marker - answer - 1, marker, answer, shared)
-    signal = importance_work(estimator, lengths, learner) + auxiliary_work(auxiliary, lengths, learner)
+    shown, clean = probed(cfg.probe, lengths) if reads_outcome(estimator) else (lengths, Work())
+    signal = clean + importance_work(estimator, shown, learner)
+    beside = auxiliary_work(auxiliary, lengths, learner)
+    reader = replace(scorer, vocabulary=1) if scorer and reads_outcome(estimator) else model
     per_second = learner.ranks * assume.peak_tflops[learner.compute_dtype] * TERA * assume.utilisation
     generated = float(learner.batch_size * assume.completion_tokens)
     if needs_continuations(estimator) and cfg.method.continuations is not None:
         # A state lies anywhere in a completion, so that half of one is drawn from it.
         generated *= 1 + cfg.method.continuations.samples * assume.continued_states / 2
+    flops = signal.flops(reader) + beside.flops(model)
     stages = {
         "generation": generated / (assume.engines * assume.generated_tokens_per_s),
-        "importance": learner.batch_size * assume.contributing_share * signal.flops(model) / per_second,
+        "importance": learner.batch_size * assume.contributing_share * flops / per_second,
         "update": update_work(cfg, assume).flops(model) / per_second,
         "sync": NUMBER_BYTES[cfg.model.dtype] * model.parameters / (assume.sync_gb_per_s * GIGA),
     }
     step = sum(stages.values())
     hours = learner.steps * step / HOUR + evaluation_hours
     costs = {
-        "token_forwards": signal.tokens,
-        "device_gib": memory_of(cfg, model, assume, estimator).device / GIB,
+        "token_forwards": signal.tokens + beside.tokens,
+        "device_gib": memory_of(cfg, model, assume, estimator, scorer).device / GIB,
         **stages,
         "step": step,
         "hours": hours,

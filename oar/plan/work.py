@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from oar.config import LearnerConfig, TrainConfig
+from oar.config import LearnerConfig, ProbeConfig, TrainConfig
 from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.importance import (
     ActionWeights,
@@ -146,10 +146,10 @@ def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
 def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerConfig) -> Work:
     """What `estimator` computes for one completion that has an advantage, beyond the update's own forward, which it shares.
 
-    Probe `as_mean`. Counterfactuals meet every clean key, before or after them (a mask hides the rest). Left out: padding,
-    what the last layer saves (only read positions are computed there), and the clean forward of a probe whose text is not
-    the completion's own (lt_logits with a conclude text of its own). An estimator of somebody else's says it itself
-    (`SaysItsWork`), or counts as nothing.
+    Probe `as_mean`; lengths for others are those of `probed`. Counterfactuals meet every clean key, before or after them (a
+    mask hides the rest). Left out: padding, what the last layer saves (only read positions are computed there), and the clean
+    forward of a probe whose text is not the completion's own (lt_logits with a conclude text of its own). An estimator of
+    somebody else's says it itself (`SaysItsWork`), or counts as nothing.
     """
     checkpointing, half = learner.activation_checkpointing, learner.compute_dtype == "bfloat16"
     whole = lengths.forward(lengths.completion, lengths.completion)
@@ -209,6 +209,27 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             chosen = _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
             return _gradient_norm(lengths, checkpointing) + chosen
     return estimator.work(lengths) if isinstance(estimator, SaysItsWork) else Work()
+
+
+def probed(probe: ProbeConfig, lengths: Lengths) -> tuple[Lengths, Work]:
+    """What a probe shows of a completion, as lengths of `as_mean`, and the clean forward that it cannot share with the update.
+
+    A reference solution is taken for as long as the reasoning.
+    """
+    if probe.name == "reward_model":  # which sees the answer's last token and EOS too
+        shown = replace(lengths, answer=lengths.answer + 2)
+    elif probe.reference == "solution":
+        shown = replace(lengths, answer=lengths.reasoning)
+    else:
+        shown = lengths
+    return shown, Work() if probe.needs_answer else forward(shown.shown, shown.answer)
+
+
+def reads_outcome(estimator: CreditSignal) -> bool:
+    """Whether a signal, or the one it is made from, looks at the outcome that the probe says."""
+    if isinstance(estimator, ShuffledImportance | InvertedImportance):
+        return reads_outcome(estimator.of)
+    return isinstance(estimator, PerturbationImportance | GradientImportance | GradientNormImportance)
 
 
 def auxiliary_work(auxiliary: AuxiliaryLoss | None, lengths: Lengths, learner: LearnerConfig) -> Work:

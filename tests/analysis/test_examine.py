@@ -11,6 +11,7 @@ from oar.analysis.signals.examine import Subject, as_the_gate_sees_it, examine, 
 from oar.common.errors import DataError, SyncError
 from oar.config import TrainConfig, build, validated
 from oar.method.gating import bilevel_weights
+from oar.method.probes import ReferenceProbe
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
@@ -132,3 +133,15 @@ def test_methods_with_a_privileged_look_are_shown_what_they_ask_for() -> None:
         assert (weights != 1).any(dim=1).tolist() == shown
     for method in ("mig", "mig_steps"):
         assert torch.isfinite(signal_importance(examined, settings(f"method={method}"))).all()
+
+
+def test_a_signal_has_its_own_probe() -> None:
+    """Beside others on the same completions: of the reference it reads the problem's own solution."""
+    found = subject(RIGHT, WRONG)
+    own = settings("method=oar_p", "probe=reference")
+    estimator = build("method.estimator", own.method.estimator)
+    expected = estimator(replace(found.inputs, probe=ReferenceProbe(task().encode_marker(None), "solution")))
+    torch.testing.assert_close(signal_importance(found, own), expected)
+    solution = found.inputs.batch.reference_ids[0][found.inputs.batch.reference_mask[0]]
+    assert task().decode(solution.tolist()).split() == "7 . 7 + 3 = 1 0 .".split()
+    assert not torch.allclose(signal_importance(found, settings("method=oar_p")), expected)

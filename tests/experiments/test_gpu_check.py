@@ -17,7 +17,7 @@ from experiments.gpu_check.findings import Findings, read
 from experiments.gpu_check.parts import methods
 from experiments.gpu_check.registry import PARTS, TOTAL_S
 from experiments.gpu_check.runner import Part, run_parts
-from experiments.gpu_check.settings import METHODS, OF_AN_ENGINE, OF_SHEETS, train_config
+from experiments.gpu_check.settings import METHODS, OF_AN_ENGINE, train_config
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, build, validated
 from tests.config.test_config import composed

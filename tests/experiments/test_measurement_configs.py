@@ -37,12 +37,13 @@ REFUSED = {
     "signals": [
         (
             "study=best",
-            "study must be one of mask_artefacts, proxy_mismatch, error_location, method_signals, but is 'best'",
+            "study must be one of mask_artefacts, proxy_mismatch, error_location, method_signals, open_outcomes, but is 'best'",
         ),
         ("shown=[oar_p,best]", "shown must name signals .*'best'"),
         ("shown=[oar_p,oar_p_resampled]", "pairs must name signals"),
         ("shown=[oar_p,surprisal] pairs=[]", "signals that change tokens .*'surprisal'"),
         ("samples=0", "samples must be 1 or more"),
+        ("study=open_outcomes", "scorer must be the folder of a reward model"),
     ],
     "fidelity": [
         ("split=final", "split must be one of tuning, curve"),
@@ -124,6 +125,12 @@ def test_recall_measures_every_estimator_and_every_counterfactual() -> None:
     assert found.training.method.name == "grpo"
 
 
+def test_a_signal_may_name_a_probe_of_its_own() -> None:
+    plan = prepared("recall", "probe=as_joint", "+signals.mine=['method=oar_p','probe=reference']")
+    assert plan.signals.pop("mine").probe.reference == "solution"
+    assert {signal.probe.name for signal in plan.signals.values()} == {"as_joint"}
+
+
 def test_the_trained_run_is_kept_by_what_makes_it() -> None:
     few = "~signals", "+signals={uniform:['method=grpo']}", "reference=uniform", "pairs=[]"
 
@@ -139,7 +146,7 @@ def test_the_trained_run_is_kept_by_what_makes_it() -> None:
 
 @pytest.mark.parametrize("study", MEASURES)
 def test_every_experiment_on_signals_looks_at_the_completions_of_the_recall(study: str) -> None:
-    found, recall = prepared("signals", f"experiment={study}"), prepared("recall")
+    found, recall = prepared("signals", f"experiment={study}", "scorer=folder"), prepared("recall")
     assert found.cfg.output_dir.endswith(study)
     assert list(found.signals) == list(found.cfg.signals) == list(found.cfg.shown)
     assert found.problems == recall.problems

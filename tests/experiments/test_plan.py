@@ -88,7 +88,7 @@ def test_a_person_reads_tables(run):
             "model.path must be a folder with a config.json, but nowhere is not: conf/model/",
         ),
         (["model.path=here"], "{", "must hold JSON, but does not"),
-        (["model.path=here"], '{"model_type": "gpt2"}', "a model of type qwen2 or llama, but"),
+        (["model.path=here"], '{"model_type": "gpt2"}', "models of type qwen2 or llama, but"),
         (["model.path=here"], '{"model_type": "qwen2", "hidden_size": 64}', "must give num_hidden_layers, "),
         (["model.name=mine"], None, "that conf/plan.yaml knows (qwen2_5_7b, qwen2_5_math_7b, qwen2_5_1_5b), not mine"),
         (["+assume.gpus=3"], None, "gpus"),

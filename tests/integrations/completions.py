@@ -11,18 +11,20 @@ from datasets import Dataset
 from oar.common.clock import Clock
 from oar.config import TrainConfig, validated
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
+from oar.learner.beside import Beside
 from oar.learner.collect import grade_rollouts
 from oar.learner.credit import Credited
 from oar.learner.distributed import ALONE
 from oar.learner.step import Learner
 from oar.learner.update import LossBatch
 from oar.method.advantages import group_advantages
+from oar.model.load import load_scorer
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 from oar.tasks.words import build_tokenizer
 from tests.config.test_config import composed
-from tests.models import tiny_model
+from tests.models import tiny_model, tiny_scorer
 
 PROBLEMS = [
     Problem("p1", "Tom has 7 pens . Tom buys 3 more .", "10", "words1", "7 . 7 + 3 = 10 ."),
@@ -82,7 +84,8 @@ def learnt_weights(*overrides: str) -> tuple[torch.Tensor, torch.Tensor]:
     # As many tokens at a time as the trainer below: two rows, padded.
     sizes = ["learner.batch_size=8", "learner.num_generations=4", f"learner.micro_batch_tokens={2 * longest}"]
     cfg = validated(composed(f"seed={SEED}", *sizes, *overrides), TrainConfig)
-    learner = Learner(cfg, policy(), task(), None, None)  # type: ignore[arg-type]  # needs no engine for this
+    beside = Beside(cfg, scorer=load_scorer(cfg.probe.path, build_tokenizer(), "float32"))
+    learner = Learner(cfg, policy(), task(), None, None, beside=beside)  # type: ignore[arg-type]  # needs no engine for this
     learner.step = STEP
     rollouts = [
         [
@@ -91,12 +94,20 @@ def learnt_weights(*overrides: str) -> tuple[torch.Tensor, torch.Tensor]:
         ]
         for group in (list(zip(TEXTS, prompt_ids(), strict=True))[at : at + 4] for at in (0, 4))
     ]
-    graded = grade_rollouts(PROBLEMS, rollouts, task(), torch.device("cpu"), learner.method.context)
+    context, needs_answer = learner.method.context, cfg.probe.needs_answer
+    graded = grade_rollouts(PROBLEMS, rollouts, task(), torch.device("cpu"), context, needs_answer=needs_answer)
     assert graded.rewards.tolist() == rewards()
     data = LossBatch.of(graded.batch, group_advantages(graded.rewards, 4))
     scored = learner.score(data, learner.credit(graded, data.advantages, Clock()), torch.ones(8, dtype=torch.bool))
     credited = Credited.joined(scored, data.loss_mask.shape, ALONE, torch.device("cpu"))
     return credited.token_weights, credited.token_advantages
+
+
+def scorer(folder: Path) -> Path:
+    """A random reward model in a folder."""
+    tiny_scorer(vocab=len(build_tokenizer())).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def trainer(folder: Path, *, kind: Any = OARGRPOTrainer, model: Any = None, **settings: Any) -> Any:

@@ -38,6 +38,7 @@ from tests.integrations.completions import (
     policy,
     prompt_ids,
     rewards,
+    scorer,
     task,
     trainer,
 )
@@ -101,6 +102,17 @@ def test_weights_are_the_learners(tmp_path: Path, overrides: list[str], settings
     for row, text in enumerate(TEXTS):
         if text in (SILENT, CUT) and kind == "importance":
             assert (weights[row] == 1).all()
+
+
+def test_a_reward_models_weights_are_the_learners(tmp_path: Path) -> None:
+    """Completions without an answer are reweighed too."""
+    path = scorer(tmp_path / "scorer")
+    made = trainer(tmp_path / "run", method="oar_p", probe="reward_model", probe_path=str(path))
+    output = generated(made)
+    weights, advantages = learnt_weights("method=oar_p", "probe=reward_model", f"probe.path={path}")
+    assert_equal_to_rounding(output["advantages"], advantages, made)
+    assert metrics(made)["probe/fallback_share"] == 0
+    assert any((weights[row] != 1).any() for row, text in enumerate(TEXTS) if text in (SILENT, CUT))
 
 
 def test_left_padding_and_the_order_of_rows_do_not_matter(tmp_path: Path) -> None:
@@ -277,6 +289,8 @@ def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
         ({"gating": "soft"}, "gating must be one of bilevel, .* but is 'soft'"),
         ({"gating_tau": 1.5}, r"gating\.tau must be between 0 and 1, but is 1\.5"),
         ({"probe": "mean"}, r"probe\.name must be one of warmup, .* but is 'mean'"),
+        ({"probe": "reference"}, "probe must be one that needs no reference response"),
+        ({"probe": "reward_model"}, r"probe\.path must be a reward model's folder"),
         ({"counterfactual": "blank"}, r"counterfactual\.name must be one of pad, .* but is 'blank'"),
         ({"use_liger_kernel": True}, "use_liger_kernel must be false"),
         ({"importance_sampling_level": "sequence"}, "importance_sampling_level must be 'token'"),

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from experiments.shared.counted_tokens import counted_tokens
-from oar.config import build
+from oar.config import ProbeConfig, build
 from oar.learner.distributed import ALONE
 from oar.method.auxiliary import CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.forward.logprobs import pack_completions, run_forward
@@ -39,8 +39,18 @@ from oar.method.importance import (
 from oar.method.importance import gradient as gradient_module
 from oar.method.importance import perturbation as perturbation_module
 from oar.method.probes import AnswerMeanProbe
-from oar.plan import Architecture, Work, importance_work, plan_run
-from oar.plan.work import Lengths, auxiliary_work, forward, is_known, recomputed, to_inputs, update_work
+from oar.plan import Architecture, Work, importance_work, memory_of, plan_run, step_costs
+from oar.plan.work import (
+    Lengths,
+    auxiliary_work,
+    forward,
+    is_known,
+    probed,
+    reads_outcome,
+    recomputed,
+    to_inputs,
+    update_work,
+)
 from tests.learner.on_ranks import learner_of, start_model
 from tests.models import credit_inputs, random_batch, tiny_model
 from tests.plan.plans import GRPO, ROOT, SMALL, composed, random_model
@@ -317,6 +327,41 @@ def test_an_estimator_of_somebody_else_says_what_it_costs_or_counts_as_nothing()
     assert work(Mine()) == Work()
     assert work(Costly()) == work(ShuffledImportance(Costly())) == Work(tokens=38)
     assert [is_known(one) for one in (Mine(), Costly(), ShuffledImportance(Mine()))] == [False, True, False]
+
+
+def test_what_a_probe_without_an_answer_span_costs_by_hand():
+    """A clean forward of its own over what it shows; a reward model has the policy's sizes here, and a head of one row."""
+    shown = {
+        "reward_model": Lengths(5, 10, 2, 5),  # the answer's last token and EOS too: 21 positions
+        "solution": Lengths(5, 10, 2, 10),
+        "answer": LENGTHS,
+    }
+    for name, lengths in shown.items():
+        reference = None if name == "reward_model" else name
+        probe = ProbeConfig((reference and "reference") or name, 0, None, None if reference else "folder", reference)
+        assert probed(probe, LENGTHS) == (lengths, forward(lengths.shown, lengths.answer))
+    assert probed(ProbeConfig("as_mean", 0, None), LENGTHS) == (LENGTHS, Work())
+    assert [reads_outcome(one) for one in (ShuffledImportance(PerturbationImportance()), EntropyImportance())] == [
+        True,
+        False,
+    ]
+
+
+def test_a_plan_holds_the_reward_model_and_computes_with_its_sizes():
+    sizes = Architecture(3, 128, 4, 2, 256, 113, False, 1024)
+    larger = replace(sizes, layers=6)
+    estimator = PerturbationImportance()
+
+    def planned(probe, scorer=None):
+        cfg, assume, _ = composed(f"probe={probe}", *(["probe.path=folder"] if scorer else []))
+        costs = step_costs(cfg, sizes, assume, estimator, 0.0, scorer)
+        return memory_of(cfg, sizes, assume, estimator, scorer).learner, costs["importance"]
+
+    plain, small, large = planned("as_mean"), planned("reward_model", sizes), planned("reward_model", larger)
+    assert "scorer" not in plain[0]
+    assert small[0]["scorer"] == 4 * (sizes.parameters - 113 * 128)
+    assert large[1] == pytest.approx(2 * small[1], rel=0.01)
+    assert 1 < small[1] / plain[1] < 1.5
 
 
 def test_steps_cost_what_was_measured():

@@ -62,7 +62,8 @@ class Packing:
                 places[0, row] = end  # its token `prefix` stands right behind what is there
                 end += lengths[row] - prefix
             end += prefix
-        return cls(*places.to(device), lengths, families)
+        starts, prefix_starts, shared = places.to(device)
+        return cls(starts, prefix_starts, shared, lengths, families)
 
     def rows(self, index: Tensor) -> "Packing":
         """Some of the sequences; they stay where they stand."""
