@@ -6,6 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from oar.model.load import load_tokenizer
+from oar.tasks.offsets import token_ends
 from oar.tasks.task import Task
 from oar.tasks.words import (
     TEACHING_STREAM,
@@ -23,7 +24,6 @@ from oar.tasks.words import (
 )
 from oar.tasks.words.generator import read_solution
 from oar.tasks.words.language import natural
-from oar.tasks.words.reading import token_ends
 from tests.byte_level import byte_level_tokenizer
 from tests.smollm2 import SMOLLM2, needs_smollm2
 
@@ -101,13 +101,13 @@ def test_a_changed_character_is_found_in_its_token(tokenizer: PreTrainedTokenize
 
 
 def test_tokens_end_where_their_text_does(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Special tokens hold nothing, and a character of several tokens is the last one's."""
+    """Special tokens hold nothing, and a character of several tokens ends in one of them."""
     ids = [*tokenizer("12 日本.", add_special_tokens=False).input_ids, tokenizer.eos_token_id]
     ends = token_ends(ids, tokenizer)
     assert ends == sorted(ends)
     assert ends[-2:] == [6, 6]
     for token, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        if end - start > 1:
+        if end - start > 1 and "\ufffd" not in tokenizer.decode(ids[token : token + 1]):
             assert tokenizer.decode(ids[token : token + 1]) == "12 日本."[start:end]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerBase
 
+from oar.tasks.offsets import token_ends
 from oar.tasks.words import language
 
 _PIECE = re.compile(rf"{language.MARKER}|[^\W\d_]+|\S")
@@ -35,14 +36,3 @@ def read(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> R
     found = list(_PIECE.finditer(str(tokenizer.decode(ids, skip_special_tokens=True))))
     ends = token_ends(ids, tokenizer)
     return Reading([piece[0] for piece in found], [bisect_right(ends, piece.start()) for piece in found], len(ids))
-
-
-def token_ends(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Of each token the character of the decoded text behind it, special tokens left out, (T,): token t holds ends[t-1]:ends[t].
-
-    A character that several tokens make up belongs to the last of them.
-    """
-    ids = list(completion_ids)
-    prefixes = [ids[: count + 1] for count in range(len(ids))]
-    texts = [str(text) for text in tokenizer.batch_decode(prefixes, skip_special_tokens=True)]
-    return [len(text.rstrip("\ufffd")) for text in texts]
