@@ -24,6 +24,11 @@ def main(config: DictConfig) -> None:
     """Print the folder and what the model can do."""
     folder = model_folder(validated(config, BaseModelConfig).model, print)
     record = json.loads((folder / RECORD).read_text())
+    if "loss" in record:
+        print(
+            f"{folder}\ntaught in {record['taught_steps']} steps and {record['seconds']:.0f} s, loss {record['loss']:.3f}"
+        )
+        return
     sets = ", ".join(f"{name} {share:.1%}" for name, share in record["accuracy"].items())
     print(f"{folder}\ntaught in {record['steps']} steps and {record['seconds']:.0f} s")
     print(f"temperature 1, tuning split: {sets}; mean {record['mean_accuracy']:.1%}")

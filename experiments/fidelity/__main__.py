@@ -48,7 +48,7 @@ from oar.launch.start_model import model_folder
 from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, GradientImportance, ImportanceEstimator
 from oar.model.load import load_policy, load_tokenizer, weight_files
-from oar.tasks.data.sources import load_benchmark
+from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.embedded.teaching import build_model
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
@@ -127,13 +127,13 @@ class Plan:
         # The seed last, so that no override of the user's can contradict it.
         settings = composed_run([*cfg.overrides, f"seed={cfg.seed}"])
         used = {name: condition for name, condition in cfg.conditions.items() if condition.weights is not None}
-        sets = [load_benchmark(name, cfg.split, cfg.problems) for name in settings.benchmark.sets]
+        sets = load_benchmarks(settings.benchmark, cfg.split, cfg.problems)
         return cls(
             cfg,
             [_condition(name, condition, settings, cfg.variant_teaching) for name, condition in used.items()],
             [name for name in cfg.conditions if name not in used],
             {name: build(f"signals.{name}", target, settings.allow_targets) for name, target in cfg.signals.items()},
-            [problem for benchmark in sets for problem in benchmark],
+            [problem for one in sets.values() for problem in one.problems],
         )
 
     def description(self) -> dict[str, object]:

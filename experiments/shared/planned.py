@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from oar.launch.start_model import refuse_missing_model
 from oar.method.importance import CreditSignal
 from oar.plan import Architecture, Assumptions
 from oar.tasks.embedded.teaching import build_model
+from oar.tasks.warm_start import WarmStart
 
 
 @dataclass
@@ -75,6 +76,8 @@ def sizes_of(cfg: ModelConfig, known: dict[str, Any] | None) -> tuple[Architectu
         return Architecture(**known[cfg.name]), "conf/plan.yaml"
     if cfg.path is None:
         teaching = build("model.teach", cfg.teach)
+        if isinstance(teaching, WarmStart):
+            return sizes_of(replace(cfg, path=teaching.start), None)
         taught = build_model(teaching, teaching.lesson().tokenizer())
         return Architecture.from_config(taught.config.to_dict(), "model.teach"), "model.teach"
     refuse_missing_model(cfg)

@@ -37,7 +37,7 @@ from oar.launch.start_model import model_folder
 from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.types import Rollout
-from oar.tasks.data.sources import load_benchmark
+from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 
@@ -114,8 +114,8 @@ class Plan:
         signals = {name: signal_settings(cfg, overrides) for name, overrides in cfg.signals.items()}
         for signal in signals.values():
             build("method.estimator", signal.method.estimator, signal.allow_targets)
-        sets = [load_benchmark(name, cfg.split, cfg.problems) for name in settings.benchmark.sets]
-        problems = [problem for benchmark in sets for problem in benchmark]
+        sets = load_benchmarks(settings.benchmark, cfg.split, cfg.problems)
+        problems = [problem for one in sets.values() for problem in one.problems]
         return cls(cfg, settings, training, signals, problems, Path(cfg.work_dir))
 
     def training_job(self) -> Job:

@@ -40,12 +40,16 @@ def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
     for name, kind in kinds.items():
         if kind is None:
             raise ConfigError(f"shown must name signals that change tokens (method=oar_p), but {name!r} does not.")
-    texts = {signal.counterfactual.text for signal in signals.values()} - {None}
-    if len(texts) > 1:
-        raise ConfigError(
-            f"shown must name signals with one text for counterfactual=text, but theirs are {sorted(map(str, texts))}."
-        )
+    neutral_text(signals)
     return {name: str(kind) for name, kind in kinds.items()}
+
+
+def neutral_text(signals: Mapping[str, TrainConfig]) -> str | None:
+    """What counterfactual=text puts in a token's place. Raises ConfigError where signals name several texts."""
+    texts = sorted({text for signal in signals.values() if (text := signal.counterfactual.text) is not None})
+    if len(texts) > 1:
+        raise ConfigError(f"shown must name signals of one counterfactual.text, but theirs are {', '.join(texts)}.")
+    return texts[0] if texts else None
 
 
 MEASURES: dict[str, Callable[[Plan], Study]] = {
@@ -103,7 +107,6 @@ def examined_signals(plan: Plan, model: Path, subject: Subject, importance: Mapp
     ids = [row[mask].tolist() for row, mask in zip(batch.completion_ids, batch.completion_mask, strict=True)]
     roles = [np.array(token_roles(each, tokenizer)) for each in ids]
     errors = subject.inputs.marks["error"].cpu().numpy()
-    texts = {signal.counterfactual.text for signal in plan.signals.values()} - {None}
     first_errors = [
         NOWHERE if right or not error.any() else str(of_one[error.argmax()])
         for right, error, of_one in zip(subject.truth.correct, errors, roles, strict=True)
@@ -114,7 +117,7 @@ def examined_signals(plan: Plan, model: Path, subject: Subject, importance: Mapp
         first_errors,
         {name: as_the_gate_sees_it(subject, values, plan.signals[name]) for name, values in importance.items()},
         {name: gated(subject, values, plan.signals[name]) for name, values in importance.items()},
-        replace(subject.inputs, neutral_id=subject.encode_neutral(next(iter(texts), None))),
+        replace(subject.inputs, neutral_id=subject.encode_neutral(neutral_text(plan.signals))),
     )
 
 

@@ -27,6 +27,8 @@ ROOMS = (
     "oar.method.auxiliary",
     "oar.tasks.data.sources",
     "oar.tasks.data.procedural",
+    "oar.tasks.data.demonstrations",
+    "oar.tasks.warm_start",
     "oar.tasks.words.teaching",
     "oar.tasks.sheets.generator",
     "oar.tasks.sheets.teaching",

@@ -6,12 +6,15 @@ from pathlib import Path
 from oar.common.errors import ConfigError
 from oar.config import ModelConfig, build
 from oar.tasks.embedded.base_model import ensure_base_model
+from oar.tasks.warm_start import WarmStart, ensure_warm_start
 
 
 def model_folder(cfg: ModelConfig, progress: Callable[[str], None]) -> Path:
     """The folder of the starting model; taught first where `cfg.teach` describes one that is not there yet."""
     if cfg.path is None:
-        return ensure_base_model(build("model.teach", cfg.teach), Path(str(cfg.teach_dir)), progress)
+        teaching, kept = build("model.teach", cfg.teach), Path(str(cfg.teach_dir))
+        ensure = ensure_warm_start if isinstance(teaching, WarmStart) else ensure_base_model
+        return ensure(teaching, kept, progress)
     refuse_missing_model(cfg)
     return Path(cfg.path)
 

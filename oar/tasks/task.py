@@ -8,7 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from oar.common.errors import DataError
 from oar.config.evaluation import Sampling
-from oar.method.segments import Markers, Segments, extract_answer, find_segments
+from oar.method.segments import Markers, Segments, extract_answer, find_answer, find_segments
+from oar.tasks.equations import equations
+from oar.tasks.offsets import token_ends
 from oar.tasks.privileged import ASKS, shown_to_group
 from oar.tasks.problem import Problem
 from oar.tasks.sheets import SHEETS
@@ -23,6 +25,7 @@ from oar.tasks.verifier.text import same_text
 from oar.tasks.words import TIER_NAMES, causal_mask, first_error, written_mask
 from oar.tasks.words.language import STOP
 
+GSM8K = ("gsm8k", "gsm8k_train")  # the sets of conf/benchmark and conf/data
 LINE_BREAKS = (
     "\n",
     "\u010a",
@@ -250,10 +253,14 @@ class Task:
         A word problem that carries its computation has three: `causal`, the tokens the computation is made of; `written`, these
         and the signs that decide whether a result is written; `error`, of a wrong completion its first wrong token (nothing
         where it cannot be located), of a right one its causal tokens. The sources are docs/EMBEDDED.md (oracle) and
-        docs/METHOD.md §7; `written` is ours. Those of sheets are told in oar/tasks/sheets/grading.py.
+        docs/METHOD.md §7; `written` is ours. GSM8K has two: `causal`, the numbers and operators of every written equation, and
+        `error`, of a wrong completion the result of the first equation that does not hold. Those of sheets are told in
+        oar/tasks/sheets/grading.py.
         """
         if problem.benchmark == SHEETS:
             return sheet_marks(problem, completion_ids, self.tokenizer)
+        if problem.benchmark in GSM8K:
+            return self._equation_marks(problem, completion_ids)
         if problem.benchmark not in TIER_NAMES or not problem.solution:
             return {}
         causal = causal_mask(completion_ids, self.tokenizer)
@@ -262,3 +269,20 @@ class Task:
             wrong = first_error(problem, completion_ids, self.tokenizer)
             error = [position == wrong for position in range(len(completion_ids))]
         return {"causal": causal, "written": written_mask(completion_ids, self.tokenizer), "error": error}
+
+    def _equation_marks(self, problem: Problem, completion_ids: Sequence[int]) -> dict[str, list[bool] | list[int]]:
+        text, ends = self.decode(completion_ids), token_ends(completion_ids, self.tokenizer)
+        announced = find_answer(text, self.markers)
+        written = equations(text if announced is None else text[: announced.marker_start])
+        causal = _tokens_of([part for equation in written for part in equation.parts], ends)
+        if self.grade(problem, text):
+            return {"causal": causal, "error": causal}
+        wrong = next((equation.result for equation in written if equation.holds is False), None)
+        at = None if wrong is None else _tokens_of([wrong], ends).index(True)
+        return {"causal": causal, "error": [position == at for position in range(len(ends))]}
+
+
+def _tokens_of(spans: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[bool]:
+    """Which tokens hold a character of the spans, (T,)."""
+    starts = [0, *ends[:-1]]
+    return [any(start < last and first < end for first, last in spans) for start, end in zip(starts, ends, strict=True)]

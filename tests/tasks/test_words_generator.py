@@ -15,7 +15,7 @@ from oar.tasks.embedded.splits import split_of
 from oar.tasks.words import (
     RL_STREAM,
     TEACHING_STREAM,
-    TIER_NAMES,
+    WORD_TIERS,
     WordProblem,
     demonstration,
     evaluation_set,
@@ -45,7 +45,7 @@ def test_the_page_has_the_tiers_there_are() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", TIER_NAMES)
+@pytest.mark.parametrize("name", WORD_TIERS)
 def test_every_demonstration_computes_its_answer(name: str) -> None:
     for index in range(300):
         word_problem = training_problem([tier_named(name)], TEACHING_STREAM, 0, index)
@@ -67,7 +67,7 @@ def test_every_demonstration_computes_its_answer(name: str) -> None:
         assert str(state) == answer == word_problem.problem.answer
 
 
-@pytest.mark.parametrize("name", TIER_NAMES)
+@pytest.mark.parametrize("name", WORD_TIERS)
 def test_the_question_tells_the_same_story_as_the_computation(name: str) -> None:
     signs = {"buys": "+", "finds": "+", "gets": "+", "gives": "-", "loses": "-", "sells": "-"}
     for index in range(300):
@@ -86,7 +86,7 @@ def test_the_question_tells_the_same_story_as_the_computation(name: str) -> None
         assert len(sentences) - 2 - len(told) == {"words4": 1, "words5": 2}.get(name, 0)
 
 
-@pytest.mark.parametrize("name", TIER_NAMES)
+@pytest.mark.parametrize("name", WORD_TIERS)
 def test_no_answer_is_worth_guessing(name: str) -> None:
     answers = Counter(
         training_problem([tier_named(name)], TEACHING_STREAM, 0, index).problem.answer for index in range(4000)
@@ -101,7 +101,7 @@ def test_plus_and_minus_are_drawn_twice_as_often() -> None:
     assert 2.5 < (drawn["+"] + drawn["-"]) / (drawn["*"] + drawn["/"]) < 3.7  # at weights of 1: 1.6
 
 
-@pytest.mark.parametrize("name", TIER_NAMES)
+@pytest.mark.parametrize("name", WORD_TIERS)
 def test_held_out_sets_share_no_question_with_each_other_or_with_training(name: str) -> None:
     tier = tier_named(name)
     sets = {split: [each.problem for each in evaluation_set(tier, split, 100)] for split in HELD_OUT}
@@ -137,7 +137,7 @@ def test_training_problems_need_no_history() -> None:
     forward = [training_problem(TIERS, TEACHING_STREAM, 3, index) for index in range(20)]
     backward = [training_problem(TIERS, TEACHING_STREAM, 3, index) for index in reversed(range(20))]
     assert forward == backward[::-1]
-    assert [each.problem.benchmark for each in forward[:5]] == list(TIER_NAMES)
+    assert [each.problem.benchmark for each in forward[:5]] == list(WORD_TIERS)
     assert [each.problem.question for each in forward] != [
         training_problem(TIERS, TEACHING_STREAM, 4, i).problem.question for i in range(20)
     ]
@@ -162,7 +162,7 @@ def test_the_draws_are_those_that_published_results_were_made_with() -> None:
 
 
 def test_rl_never_trains_on_what_the_base_model_was_taught() -> None:
-    source = WordsSource(TIER_NAMES)
+    source = WordsSource(WORD_TIERS)
     assert RL_STREAM != TEACHING_STREAM
     for seed in (0, 1):
         taught = [training_problem(TIERS, TEACHING_STREAM, seed, index).problem for index in range(1000)]

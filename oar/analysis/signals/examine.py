@@ -178,8 +178,8 @@ def score_batch(model: PreTrainedModel, batch: CompletionBatch, settings: TrainC
 def _truth(graded: GradedBatch, rows: Tensor) -> Truth:
     if {"causal", "error"} - set(graded.marks):
         raise DataError(
-            "The task must know which tokens are causal, as that of word problems does, but this one does not: choose "
-            "benchmark=words."
+            "The task must know which tokens are causal, as those of word problems and GSM8K do, but this one does "
+            "not: choose benchmark=words, english or gsm8k."
         )
     masks, correct = graded.batch.reasoning_mask[rows], graded.correct[rows]
     error = graded.marks["error"][rows] & ~correct[:, None]  # of a right completion the mark means something else

@@ -25,12 +25,12 @@ def ensure_base_model(config: Teaching, root: Path, progress: Callable[[str], No
     """
     folder = root / model_key(config)
     if folder.exists():
-        return _checked(folder)
+        return checked(folder)
     progress(f"teaching the base model of {folder}; with OAR_TEACH_DIR=FOLDER it is kept wherever you start from")
     taught = teach(config, progress)
     with whole_folder(folder) as unfinished:
         _write(taught, config, unfinished)
-    return _checked(folder)
+    return checked(folder)
 
 
 def model_key(config: Teaching) -> str:
@@ -43,7 +43,8 @@ def model_key(config: Teaching) -> str:
     return hashlib.sha256(made_of.encode()).hexdigest()[:12]
 
 
-def _checked(folder: Path) -> Path:
+def checked(folder: Path) -> Path:
+    """The folder itself. Raises DataError where it is no finished model of ours."""
     if not (folder / RECORD).is_file():
         raise DataError(f"{folder} holds no finished base model ({RECORD} is missing): remove it and run again.")
     return folder

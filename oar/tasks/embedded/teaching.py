@@ -10,7 +10,13 @@ from typing import Any, Protocol, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from oar.common.errors import ConfigError
 from oar.common.seeding import derive_seed
@@ -112,7 +118,7 @@ def teach(config: Teaching, progress: Callable[[str], None]) -> Taught:
     started = time.monotonic()
     lesson = config.lesson()
     tokenizer, tuning = lesson.tokenizer(), lesson.tuning()
-    with _one_thread():
+    with one_thread():
         model = build_model(config, tokenizer)
         optimizers = build_optimizers(model, config)
         schedules = [torch.optim.lr_scheduler.LambdaLR(each, _schedule(config)) for each in optimizers]
@@ -194,7 +200,7 @@ def examples(
 
 
 def backward(
-    model: Qwen2ForCausalLM, pairs: Sequence[tuple[list[int], list[int]]], pad_id: int, micro_batch_size: int
+    model: PreTrainedModel, pairs: Sequence[tuple[list[int], list[int]]], pad_id: int, micro_batch_size: int
 ) -> float:
     """Add the gradient of the mean cross-entropy over all completion tokens, and return that mean.
 
@@ -204,9 +210,9 @@ def backward(
     total = 0.0
     for first in range(0, len(pairs), micro_batch_size):
         ids, labels = _padded(pairs[first : first + micro_batch_size], pad_id)
-        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
         taught = labels[:, 1:] != IGNORED
-        logits = model.lm_head(hidden[taught])
+        logits = model.get_output_embeddings()(hidden[taught])
         loss = F.cross_entropy(logits, labels[:, 1:][taught], reduction="sum") / taught_tokens
         loss.backward()
         total += loss.item()
@@ -257,7 +263,8 @@ def _schedule(config: Teaching) -> Callable[[int], float]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """The order of sums depends on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

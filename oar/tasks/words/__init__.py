@@ -4,14 +4,16 @@ from oar.tasks.embedded.splits import RL_STREAM, TEACHING_STREAM
 from oar.tasks.words.generator import WordProblem, demonstration, evaluation_set, training_problem
 from oar.tasks.words.mistakes import MISTAKES, correction, mistake, written_out
 from oar.tasks.words.oracle import causal_mask, first_error, token_roles, written_mask
-from oar.tasks.words.tiers import TIER_NAMES, Tier, make_tiers, tier_named
+from oar.tasks.words.tiers import ENGLISH_TIERS, TIER_NAMES, WORD_TIERS, Tier, make_tiers, tier_named
 from oar.tasks.words.tokenizer import build_tokenizer
 
 __all__ = [
+    "ENGLISH_TIERS",
     "MISTAKES",
     "RL_STREAM",
     "TEACHING_STREAM",
     "TIER_NAMES",
+    "WORD_TIERS",
     "Tier",
     "WordProblem",
     "build_tokenizer",

@@ -18,8 +18,8 @@ FACTOR = 2  # of `*` and `/`
 OPERATOR_WEIGHTS = {"+": 2, "-": 2, "*": 1, "/": 1}
 LAST_RESULT_OMITTED = 0.5  # share of demonstrations whose last "= c" is left out, so that the answer must be computed
 
-_START = re.compile(r"(\d+) \.")
-_EQUATION = re.compile(r" (\d+) ([-+*/]) (\d+) = (\d+) \.")
+_START = re.compile(r"(\d+) ?\.")
+_EQUATION = re.compile(r" (\d+) ([-+*/]) (\d+) = (\d+) ?\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class Operation:
     operator: str
     operand: int
     after: int
+
+    def __str__(self) -> str:
+        return f"{self.before} {self.operator} {self.operand} = {self.after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class WordProblem:
     name: str  # whose things are counted
     thing: str
     filler: int  # words of filler per operation in its demonstration
+    english: bool  # spelled as people do
 
 
 def training_problem(tiers: Sequence[Tier], stream: str, seed: int, index: int) -> WordProblem:
@@ -62,12 +66,11 @@ def evaluation_set(tier: Tier, split: str, n: int) -> list[WordProblem]:
 
 def write_solution(start: int, operations: Sequence[Operation]) -> str:
     """The computation as text, e.g. `7 . 7 + 3 = 10 . 10 * 2 = 20 .`: the start number, then an equation per operation."""
-    equations = [f"{each.before} {each.operator} {each.operand} = {each.after} ." for each in operations]
-    return " ".join([f"{start} .", *equations])
+    return " ".join(f"{each} ." for each in (start, *operations))
 
 
 def read_solution(solution: str) -> tuple[int, tuple[Operation, ...]]:
-    """Start number and operations of what `write_solution` wrote; DataError for any other text."""
+    """Start number and operations of what `write_solution` wrote, in either spelling; DataError for any other text."""
     start, equations = _START.match(solution), list(_EQUATION.finditer(solution))
     if start is None or solution != start[0] + "".join(equation[0] for equation in equations):
         raise DataError(
@@ -86,12 +89,12 @@ def demonstration(word_problem: WordProblem, rng: Random) -> str:
         parts.append(rng.choice(language.CONNECTORS))
         parts.extend(rng.choices(language.FILLER, k=word_problem.filler))
         parts.append(rng.choice(language.PHRASES))
-        parts.append(f"{operation.before} {operation.operator} {operation.operand} = {operation.after} .")
+        parts.append(f"{operation} .")
     if rng.random() < LAST_RESULT_OMITTED:
         parts[-1] = f"{operation.before} {operation.operator} {operation.operand} ."
     parts.append(rng.choice(language.CLOSINGS))
     parts.append(f"{language.MARKER} {word_problem.problem.answer}")
-    return " ".join(part for part in parts if part)
+    return _spelled(" ".join(part for part in parts if part), word_problem.english)
 
 
 def _problem(tier: Tier, split: str, identifier: str, rng: Random) -> WordProblem:
@@ -100,12 +103,16 @@ def _problem(tier: Tier, split: str, identifier: str, rng: Random) -> WordProble
         start = rng.randint(SMALLEST_START, LARGEST_START)
         operations = _operations(tier, start, rng)
         name, thing = rng.choice(list(language.PRONOUNS)), rng.choice(language.THINGS)
-        question = _question(tier, start, operations, name, thing, rng)
+        question = _spelled(_question(tier, start, operations, name, thing, rng), tier.english)
         if split_of(question) == split:
             answer = str(operations[-1].after)
-            solution = write_solution(start, operations)
+            solution = _spelled(write_solution(start, operations), tier.english)
             problem = Problem(identifier, question, answer, tier.name, solution, level=tier.level)
-            return WordProblem(problem, start, operations, name, thing, tier.filler)
+            return WordProblem(problem, start, operations, name, thing, tier.filler, tier.english)
+
+
+def _spelled(text: str, english: bool) -> str:
+    return language.natural(text) if english else text
 
 
 def _operations(tier: Tier, start: int, rng: Random) -> tuple[Operation, ...]:

@@ -1,9 +1,10 @@
 """Every word the embedded task can say. The tokenizer's vocabulary is read off these tables, so nothing can be unknown.
 
 All text is made of words separated by single blanks, punctuation included: one word is one token, a number is one token
-per digit.
+per digit. For other tokenizers it is spelled in the usual way (`natural`).
 """
 
+import re
 import string
 from collections.abc import Iterable
 
@@ -57,6 +58,11 @@ MARKER = "####"  # announces the answer, as in GSM8K
 OPERATORS = "+-*/"
 EQUALS = "="
 STOP = "."
+
+
+def natural(text: str) -> str:
+    """The text as people spell it: no blank before a punctuation mark."""
+    return re.sub(r" (?=[.,?])", "", text)
 
 
 def words() -> list[str]:

@@ -62,15 +62,16 @@ def correction(problem: Problem, completion: str) -> str | None:
     """The problem's own equation, e.g. `7 + 3 = 10 .`, where a completion first departs from it; None where it does not.
 
     Of the operations that is the first whose equation is wrong or missing. Where all equations are right and what follows
-    them is not, it is the last one.
+    them is not, it is the last one. It is spelled as the problem is.
     """
     if mistake(problem, completion) is None:
         return None
-    _, *said = problem.solution.removesuffix(f" {language.STOP}").split(f" {language.STOP} ")
+    said = [str(operation) for operation in read_solution(problem.solution)[1]]
     written = [equation[0] for equation in _EQUATION.finditer(_split(completion)[0])]
     pairs = zip_longest(said, written[: len(said)], fillvalue="")
     wrong = (own for own, other in pairs if own != other and not own.startswith(f"{other} {language.EQUALS}"))
-    return f"{next(wrong, said[-1])} {language.STOP}"
+    stated = f"{next(wrong, said[-1])} {language.STOP}"
+    return stated if problem.solution.endswith(f" {language.STOP}") else language.natural(stated)
 
 
 def written_out(completion: str) -> bool:

@@ -8,8 +8,9 @@ from transformers import PreTrainedTokenizerBase
 from oar.tasks.problem import Problem
 from oar.tasks.words import language
 from oar.tasks.words.generator import read_solution
+from oar.tasks.words.reading import read
 
-# A completion is read as one letter per token, so that positions in the letters are token indices.
+# A completion is read as one letter per piece (reading.py), so that positions in the letters are those of pieces.
 _NUMBER, _OPERATOR, _EQUALS, _MARKER, _WORD = "n", "o", "e", "m", "w"
 _START_NUMBER = re.compile(r"n+")
 _EQUATION = re.compile(r"(?P<before>n+)(?P<operator>o)(?P<operand>n+)(?:e(?P<after>n+))?")
@@ -17,17 +18,19 @@ _EQUATION = re.compile(r"(?P<before>n+)(?P<operator>o)(?P<operand>n+)(?:e(?P<aft
 
 # What a token is in a completion. The first five carry the computation; words name no operation and no number.
 START, BEFORE, OPERATOR, OPERAND, AFTER = "start", "before", "operator", "operand", "after"
-EQUALS, NUMBER, WORD, REST = "equals", "number", "word", "rest"
+EQUALS, NUMBER, WORD, REST, BLANK = "equals", "number", "word", "rest", "blank"
 CAUSAL_ROLES = (START, BEFORE, OPERATOR, OPERAND, AFTER)
 
 
 def token_roles(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What each token is, (T,): the start number; of an equation `before operator operand equals after`; or beside them.
 
-    A `number` is one that belongs to neither, a `word` is everything else in the reasoning, punctuation included; all from the
-    last `####` on is `rest`.
+    A `number` is one that belongs to neither, a `word` is everything else in the reasoning, punctuation included, but for a
+    `blank`, which is a token without anything to read; all from the last `####` on is `rest`. A token that holds several is
+    what the computation has of it, else the first of them.
     """
-    letters = _letters(tokenizer.convert_ids_to_tokens(list(completion_ids)))
+    reading = read(completion_ids, tokenizer)
+    letters = _letters(reading.pieces)
     reasoning = letters[: _reasoning_length(letters)]
     equations = list(_EQUATION.finditer(reasoning))
     roles = [{_NUMBER: NUMBER, _EQUALS: EQUALS}.get(letter, WORD) for letter in reasoning]
@@ -35,7 +38,13 @@ def token_roles(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBas
     spans += [(START, start.span()) for start in _start_number(reasoning, equations)]
     for role, (first, end) in spans:
         roles[first:end] = [role] * (end - first)
-    return roles + [REST] * (len(letters) - len(reasoning))
+    roles += [REST] * (len(letters) - len(reasoning))
+    held: dict[int, str] = {}
+    for token, role in zip(reading.tokens, roles, strict=True):
+        if token not in held or (role in CAUSAL_ROLES and held[token] not in CAUSAL_ROLES):
+            held[token] = role
+    answer = reading.tokens[len(reasoning)] if len(reasoning) < len(letters) else reading.length
+    return [held.get(token, BLANK if token < answer else REST) for token in range(reading.length)]
 
 
 def causal_mask(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[bool]:
@@ -51,12 +60,14 @@ def written_mask(completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBa
 
     Those signs carry no number, but decide whether a result is written out at all.
     """
-    signs = {language.EQUALS, language.STOP}
-    tokens = tokenizer.convert_ids_to_tokens(list(completion_ids))
+    reading = read(completion_ids, tokenizer)
+    signs = {
+        token
+        for piece, token in zip(reading.pieces, reading.tokens, strict=True)
+        if piece in (language.EQUALS, language.STOP)
+    }
     roles = token_roles(completion_ids, tokenizer)
-    return [
-        role in CAUSAL_ROLES or (role != REST and token in signs) for role, token in zip(roles, tokens, strict=True)
-    ]
+    return [role in CAUSAL_ROLES or (role != REST and token in signs) for token, role in enumerate(roles)]
 
 
 def first_error(problem: Problem, completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -67,9 +78,15 @@ def first_error(problem: Problem, completion_ids: Sequence[int], tokenizer: PreT
     where the error is something missing and has no token of its own: equations left out at the end, no `####`.
     DataError for a problem whose solution is no computation.
     """
+    reading = read(completion_ids, tokenizer)
+    wrong = _first_wrong(problem, reading.pieces)
+    return None if wrong is None else reading.tokens[wrong]
+
+
+def _first_wrong(problem: Problem, pieces: Sequence[str]) -> int | None:
+    """The same as the index of a piece."""
     start_number, operations = read_solution(problem.solution)
-    tokens = tokenizer.convert_ids_to_tokens(list(completion_ids))
-    letters = _letters(tokens)
+    letters = _letters(pieces)
     end = _reasoning_length(letters)
     equations = list(_EQUATION.finditer(letters[:end]))
     claims = [(start.start(), str(start_number)) for start in _start_number(letters[:end], equations)]
@@ -80,20 +97,20 @@ def first_error(problem: Problem, completion_ids: Sequence[int], tokenizer: PreT
         if equation["after"]:
             claims.append((equation.start("after"), str(operation.after)))
     for position, expected in claims:
-        if (wrong := _departure(tokens, letters, position, expected)) is not None:
+        if (wrong := _departure(pieces, letters, position, expected)) is not None:
             return wrong
     if len(equations) > len(operations):
         return equations[len(operations)].start()
     if len(equations) < len(operations) or end == len(letters):
         return None
-    return _departure(tokens, letters, end + 1, problem.answer)
+    return _departure(pieces, letters, end + 1, problem.answer)
 
 
-def _departure(tokens: Sequence[str], letters: str, position: int, expected: str) -> int | None:
-    """The first token from `position` on that is not the expected number or operator, one token per character."""
+def _departure(pieces: Sequence[str], letters: str, position: int, expected: str) -> int | None:
+    """The first piece from `position` on that is not the expected number or operator, one piece per character."""
     for offset, character in enumerate(expected):
-        if position + offset >= len(tokens) or tokens[position + offset] != character:
-            return min(position + offset, len(tokens) - 1)  # cut off: the last token there is
+        if position + offset >= len(pieces) or pieces[position + offset] != character:
+            return min(position + offset, len(pieces) - 1)  # cut off: the last piece there is
     after = position + len(expected)
     too_long = expected.isdigit() and letters[after : after + 1] == _NUMBER
     return after if too_long else None
@@ -106,19 +123,19 @@ def _start_number(reasoning: str, equations: Sequence[re.Match[str]]) -> list[re
     return [found] if found else []
 
 
-def _letters(tokens: Sequence[str]) -> str:
-    return "".join(map(_letter, tokens))
+def _letters(pieces: Sequence[str]) -> str:
+    return "".join(map(_letter, pieces))
 
 
-def _letter(token: str) -> str:
-    if token.isdigit():
+def _letter(piece: str) -> str:
+    if piece.isdigit():
         return _NUMBER
-    if token in language.OPERATORS:
+    if piece in language.OPERATORS:
         return _OPERATOR
-    return {language.EQUALS: _EQUALS, language.MARKER: _MARKER}.get(token, _WORD)
+    return {language.EQUALS: _EQUALS, language.MARKER: _MARKER}.get(piece, _WORD)
 
 
 def _reasoning_length(letters: str) -> int:
-    """Tokens before the last marker; all of them where there is none."""
+    """Pieces before the last marker; all of them where there is none."""
     marker = letters.rfind(_MARKER)
     return len(letters) if marker < 0 else marker

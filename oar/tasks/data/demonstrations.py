@@ -1,0 +1,74 @@
+"""Questions with worked answers, to teach a model the form in which it is asked to answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from oar.common.errors import ConfigError, DataError
+from oar.common.seeding import derive_seed
+from oar.method.segments import HASH
+from oar.tasks.data.sources import DatasetSource
+from oar.tasks.words import TEACHING_STREAM, demonstration, tier_named, training_problem
+
+
+class Demonstrations(Protocol):
+    """A stream of demonstrations."""
+
+    def pair(self, seed: int, index: int) -> tuple[str, str]:
+        """Question and worked answer number `index`; never those of a held-out question."""
+        ...
+
+    def origin(self) -> Mapping[str, object]:
+        """Where they come from, as JSON-ready values."""
+        ...
+
+
+@dataclass(frozen=True)
+class WordDemonstrations:
+    """Word problems of some tiers, which take turns, from a stream that RL never sees."""
+
+    tiers: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if not self.tiers:
+            raise ConfigError("model.teach.demonstrations.tiers must name at least one tier, but is empty.")
+        for name in self.tiers:
+            tier_named(name)
+
+    def pair(self, seed: int, index: int) -> tuple[str, str]:
+        """Question and chain of thought."""
+        made = training_problem([tier_named(name) for name in self.tiers], TEACHING_STREAM, seed, index)
+        return made.problem.question, demonstration(made, Random(derive_seed("demonstration", seed, index)))
+
+    def origin(self) -> Mapping[str, object]:
+        """The tiers."""
+        return {"generated": list(self.tiers)}
+
+
+@dataclass(frozen=True)
+class SolutionDemonstrations:
+    """The solutions of a data set, each with its answer behind `####`; epoch by epoch, each in an order of its own."""
+
+    source: DatasetSource | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, DatasetSource):
+            raise ConfigError(
+                "model.teach.demonstrations.source must be a data set with solutions, but is none: choose data=gsm8k."
+            )
+
+    def pair(self, seed: int, index: int) -> tuple[str, str]:
+        """Question, and solution with answer. Raises DataError for a problem without a solution."""
+        assert self.source is not None
+        (problem,) = self.source.problems(seed, index, 1)
+        if not problem.solution:
+            raise DataError(
+                f"Demonstrations need solutions, but {problem.id} of {self.source.name} has none: choose data=gsm8k."
+            )
+        return problem.question, f"{problem.solution}\n{HASH} {problem.answer}"
+
+    def origin(self) -> Mapping[str, object]:
+        """That of the data set."""
+        assert self.source is not None
+        return self.source.origin()
