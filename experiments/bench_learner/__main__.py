@@ -7,7 +7,7 @@ JSON object.
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.progress import Progress
 
-from experiments.bench_learner.page import OAR, TRL, Where, case_rows, tidy, write_bench_learner
+from experiments.bench_learner.page import GROUPED, OAR, TRL, Where, case_rows, tidy, write_bench_learner
 from experiments.bench_learner.sides import SIDES, Steps, measure_side
 from experiments.shared.cases import Case, KeptCases, SizeConfig, told_size
 from experiments.shared.fresh_process import in_fresh_process, turned
@@ -46,6 +46,20 @@ class HeadlineConfig:
 
 
 @dataclass
+class GroupedConfig:
+    """A whole group in one micro-batch; lengths in tokens."""
+
+    prompt_tokens: Positive
+    completion_tokens: Positive
+    completions: int
+
+    @property
+    def forwarded(self) -> int:
+        """Tokens of a forward over the group, whose prompt is computed once but for its last token."""
+        return self.prompt_tokens - 1 + self.completions * (self.completion_tokens + 1)
+
+
+@dataclass
 class BenchLearnerConfig:
     """See conf/bench_learner.yaml."""
 
@@ -55,6 +69,7 @@ class BenchLearnerConfig:
     sizes: dict[str, SizeConfig]
     batches: dict[str, float]
     prompt_tokens: Positive
+    grouped: dict[str, GroupedConfig]
     sides: list[str]
     rounds: Positive
     steps: Positive
@@ -66,6 +81,8 @@ class BenchLearnerConfig:
             raise ConfigError(f"sides must be some of {', '.join(SIDES)}, oar and trl among them, but is {self.sides}.")
         if any(not 0 < share <= 1 for share in self.batches.values()):
             raise ConfigError(f"batches must give each a share above 0 and at most 1, but is {self.batches}.")
+        if any(not name.startswith(GROUPED) for name in self.grouped):
+            raise ConfigError(f"Every name in grouped must begin with {GROUPED}, but they are {list(self.grouped)}.")
         if Where(**asdict(self.headline)) not in [where for where, _ in self.cases()]:
             raise ConfigError(f"headline must be one of the cases that are measured, but is {asdict(self.headline)}.")
 
@@ -75,6 +92,9 @@ class BenchLearnerConfig:
             for length, completions in found.lengths.items():
                 for batch in self.batches if completions else ():
                     yield Where(size, length, batch), completions
+            for name, group in self.grouped.items():
+                if group.completions:
+                    yield Where(size, group.completion_tokens, name), group.completions
 
 
 class BenchLearner(KeptCases):
@@ -94,8 +114,8 @@ class BenchLearner(KeptCases):
                 "learner.micro_batch_tokens must be 1, which is one completion per forward on both sides, but is "
                 f"{learner.micro_batch_tokens}."
             )
-        for (size, length, _), completions in cfg.cases():
-            if completions % learner.num_generations:
+        for (size, length, batch), completions in cfg.cases():
+            if batch not in cfg.grouped and completions % learner.num_generations:
                 raise ConfigError(
                     f"The completions of {size}, {length} must be a multiple of learner.num_generations "
                     f"({learner.num_generations}), but are {completions}."
@@ -122,10 +142,17 @@ class BenchLearner(KeptCases):
 
     def steps(self, where: Where, completions: int) -> Steps:
         """Groups of one prompt; the first completion has the whole length, the others are drawn from the batch's lengths."""
-        cfg, rng = self.cfg, generator(self.cfg.seed, "bench_learner", *where)
+        cfg, rng, settings = self.cfg, generator(self.cfg.seed, "bench_learner", *where), self.settings
         architecture = dict(cfg.sizes[where.size].architecture)
-        vocabulary, shortest = int(architecture["vocab_size"]), cfg.batches[where.batch]
-        group = self.settings.learner.num_generations
+        vocabulary, prompt_tokens, together = int(architecture["vocab_size"]), cfg.prompt_tokens, 1
+        if where.batch in cfg.grouped:
+            grouped = cfg.grouped[where.batch]
+            shortest, prompt_tokens, together = 1.0, grouped.prompt_tokens, completions
+            learner = replace(settings.learner, num_generations=completions, micro_batch_tokens=grouped.forwarded)
+            settings = replace(settings, learner=replace(learner, batch_size=completions))
+        else:
+            shortest = cfg.batches[where.batch]
+        group = settings.learner.num_generations
 
         def words(longest: int, whole: bool) -> list[int]:
             count = (
@@ -135,7 +162,7 @@ class BenchLearner(KeptCases):
             )
             return made_up_words(max(1, count), vocabulary, rng)
 
-        prompts = [words(cfg.prompt_tokens, at == 0) for at in range(completions // group) for _ in range(group)]
+        prompts = [words(prompt_tokens, at == 0) for at in range(completions // group) for _ in range(group)]
         prompts = [prompts[at // group * group] for at in range(completions)]
         drawn = [words(where.length, at == 0) for at in range(completions)]
         uniform = -math.log(vocabulary)
@@ -148,8 +175,9 @@ class BenchLearner(KeptCases):
             completions=drawn,
             old_logprobs=[(uniform + OLD_NOISE * torch.randn(len(ids), generator=rng)).tolist() for ids in drawn],
             rewards=[float(at % 2) for at in range(completions)],
-            cfg=self.settings,
+            cfg=settings,
             steps=cfg.steps,
+            together=together,
         )
 
     def description(self) -> dict[str, Any]:
@@ -167,6 +195,12 @@ class BenchLearner(KeptCases):
                 f"batch `{name}`: completions of "
                 + ("all the length" if share == 1 else f"{share:g} of the length to all of it, drawn evenly")
                 for name, share in cfg.batches.items()
+            ),
+            "grouped": "; ".join(
+                f"`{name}`: one group of {group.completions}, {group.prompt_tokens} tokens of prompt and "
+                f"{group.completion_tokens} of each completion"
+                for name, group in cfg.grouped.items()
+                if group.completions
             ),
         }
 

@@ -24,9 +24,16 @@ OAR, OAR_RECOMPUTE, TRL, TRL_RECOMPUTE = "oar", "oar_recompute", "trl", "trl_rec
 MIB = 2**20
 SECONDS, PEAK, PADDING = "seconds", "peak_mib", "padding"
 TIME_RATIO, MEMORY_RATIO, LOSS_DIFF, NORM_DIFF = "time_ratio", "memory_ratio", "loss_abs_diff", "norm_rel_diff"
+RATIOS = {"time": TIME_RATIO, "memory": MEMORY_RATIO}
+GROUPED = "grouped_"  # a batch that is one group in one micro-batch
 GOALS = (
     Goal("time_ratio_vs_trl", "seconds per step / TRL's", "", 0.8),
     Goal("memory_ratio_vs_trl", "peak memory / TRL's", "", 0.7),
+    Goal("grouped_256_256_time", "seconds per step / TRL's, group of 256 + 256 tokens", "", 0.45),
+    Goal("grouped_256_256_memory", "peak memory / TRL's, group of 256 + 256 tokens", "", 0.5),
+    Goal("grouped_1024_256_time", "seconds per step / TRL's, group of 1,024 + 256 tokens", "", 0.25),
+    Goal("grouped_1024_256_memory", "peak memory / TRL's, group of 1,024 + 256 tokens", "", 0.35),
+    Goal("embedded_2048_time", "seconds per step / TRL's, size `embedded`", "", 0.8),
     Goal("loss_abs_diff", "largest difference of a step's loss, all cases", "", 1e-5, form=".1e"),
 )
 
@@ -66,15 +73,21 @@ def tidy(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
 
 
 def summary(table: pd.DataFrame, headline: Where) -> dict[str, float]:
-    """The three numbers: ratios of the headline's case, the loss of all cases."""
-    ours = table[table["side"] == OAR]
-    here = (ours["size"] == headline.size) & (ours["length"] == headline.length) & (ours["batch"] == headline.batch)
-    value = ours[here].set_index("metric")["value"]
-    return {
-        "time_ratio_vs_trl": float(value[TIME_RATIO]),
-        "memory_ratio_vs_trl": float(value[MEMORY_RATIO]),
-        "loss_abs_diff": float(ours.loc[ours["metric"] == LOSS_DIFF, "value"].max()),
-    }
+    """Ratios of the headline's case; of its size's other batches of one length (`BATCH_time`), and of the same case of other
+    sizes (`SIZE_LENGTH_time`); the largest difference of a loss in all cases.
+    """
+    ours = table[table["side"] == OAR].set_index([*Where._fields, "metric"])["value"]
+
+    def ratios(where: Where, prefix: str, suffix: str = "") -> dict[str, float]:
+        return {f"{prefix}{name}{suffix}": float(ours[(*where, key)]) for name, key in RATIOS.items()}
+
+    found = ratios(headline, "", "_ratio_vs_trl")
+    for where in dict.fromkeys(Where(*key[:3]) for key in ours.index):
+        if where.size == headline.size and where.batch.startswith(GROUPED):
+            found |= ratios(where, f"{where.batch}_")
+        elif where.size != headline.size and where[1:] == headline[1:]:
+            found |= ratios(where, f"{where.size}_{where.length}_")
+    return found | {"loss_abs_diff": float(ours.xs(LOSS_DIFF, level="metric").max())}
 
 
 def write_bench_learner(
@@ -95,7 +108,7 @@ def write_bench_learner(
         cases=list(table.groupby(list(Where._fields), sort=False)),
         metrics=partial(metric_table, by="side", spread=(SECONDS,)),
         goal_header=GOAL_HEADER,
-        goals=[goal.row(numbers[goal.key]) for goal in GOALS],
+        goals=[goal.row(numbers.get(goal.key)) for goal in GOALS],
         recompute=[side for side in (OAR_RECOMPUTE, TRL_RECOMPUTE) if side in set(table["side"])],
         headline=headline,
         run=run,
@@ -105,6 +118,7 @@ def write_bench_learner(
 
 def draw(table: pd.DataFrame, path: Path) -> None:
     """Seconds and peaks by completion length: a row for each size and metric, a column for each batch."""
+    table = table[~table["batch"].str.startswith(GROUPED)]  # of one length each: the page's tables have them
     sides, batches = numbered(list(table["side"].unique())), list(table["batch"].unique())
     titles = {SECONDS: "seconds per step", PEAK: "peak memory (MiB)"}
     measured = [(size, metric, batch) for size in table["size"].unique() for metric in titles for batch in batches]

@@ -37,7 +37,7 @@ class Steps:
 
     architecture: keyword arguments of Qwen2Config; prompts, completions: token ids; old_logprobs: of the completions' tokens, as
     if an older policy had drawn them, so that the ratio is not 1 and the loss tells implementations apart; rewards: one each.
-    cfg.learner says the objective and the optimizer; a micro-batch is one completion.
+    cfg.learner says the objective and the optimizer; `together` completions are a micro-batch.
     """
 
     architecture: dict[str, Any]
@@ -50,6 +50,7 @@ class Steps:
     rewards: list[float]
     cfg: TrainConfig
     steps: int
+    together: int = 1
 
     def short(self) -> "Steps":
         """The same with the beginnings of the completions."""
@@ -204,8 +205,8 @@ def measure_trl(case: Steps, recompute: bool, mark: Mark | None) -> Found:
     with TemporaryDirectory() as folder, counted_tokens(model) as tokens:
         options = GRPOConfig(
             output_dir=folder,
-            per_device_train_batch_size=1,
-            gradient_accumulation_steps=rows,
+            per_device_train_batch_size=case.together,
+            gradient_accumulation_steps=rows // case.together,
             num_generations=learner.num_generations,
             max_completion_length=max(map(len, case.completions)),
             temperature=case.cfg.rollout.temperature,

@@ -57,6 +57,15 @@ def test_our_side_counts_its_tokens_and_leaves_the_short_step_out() -> None:
     assert int(data.batch.completion_lengths.max()) == WARM_UP_LENGTH
 
 
+def test_a_whole_group_is_one_forward_and_backward() -> None:
+    steps = bench().steps(Where("embedded", 256, "grouped_256_256"), 8)
+    assert {len(ids) for ids in steps.completions} == {len(ids) for ids in steps.prompts} == {256}
+    assert all(prompt == steps.prompts[0] for prompt in steps.prompts)
+    steps = replace(steps.short(), steps=1)
+    assert measure_oar(steps, False, None)["tokens"] == [255 + 8 * (WARM_UP_LENGTH + 1)]
+    assert loss_batch(steps).advantages.abs().min() > 0.9  # half of the one group is right
+
+
 # From rounds to numbers, by hand.
 
 
@@ -90,9 +99,17 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     both = pd.concat([table, worse])
     numbers = summary(both, HEADLINE)
     assert numbers == {"time_ratio_vs_trl": 0.625, "memory_ratio_vs_trl": 0.25, "loss_abs_diff": 0.125}
+    elsewhere = pd.concat(
+        [table, table.assign(batch="grouped_x"), table.assign(size="other"), table.assign(batch="spread")]
+    )
+    assert summary(elsewhere, HEADLINE) == numbers | {
+        "loss_abs_diff": pytest.approx(2e-4),
+        **dict.fromkeys(("grouped_x_time", "other_256_time"), 0.625),
+        **dict.fromkeys(("grouped_x_memory", "other_256_memory"), 0.25),
+    }
 
     run = {"trl": "1.2", "threads": 1, "dtype": "float32", "rounds": 2, "steps": 2}
-    run |= {"old_noise": 0.1, "sizes": "S", "batches": "B"}
+    run |= {"old_noise": 0.1, "sizes": "S", "batches": "B", "grouped": ""}
     machine = {"versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2, "command": "python -m this"}
     found = write_bench_learner(both, tmp_path, headline=HEADLINE, run=run, provenance=machine)
     assert found == numbers
