@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
+from experiments.shared.reward_models import RECORD
 from oar.analysis.signals.draw import draw
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path
@@ -36,7 +37,6 @@ from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 
 SOURCE_VERSION = 1  # raise it whenever this file changes what comes out
-RECORD = "taught.json"  # in the model's folder: how it was made, and how good it is
 AT_ONCE = 100  # problems whose completions are drawn together
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 from omegaconf import DictConfig
 from torch import Tensor
 
+from experiments.shared.reward_models import how_good
 from experiments.shared.signal_study import run_study
 from experiments.shared.subjects import Plan, SubjectConfig
 from experiments.signals.error_location import error_location
@@ -90,14 +91,14 @@ def main(config: DictConfig) -> None:
         examined = examined_signals(plan, model, subject, importance)
         return study(examined, pairs=cfg.pairs, seed=cfg.seed)
 
-    gating = plan.settings.gating
+    gating, scorer = plan.settings.gating, {} if cfg.scorer is None else {"scorer": how_good(cfg.scorer)}
     run_study(
         cfg.study,
         plan,
         measure,
         Path(__file__).with_name(f"{cfg.study}.md.j2"),
         pictures=PICTURES[cfg.study],
-        run={"gating": gating.name, "tau": gating.tau, "beta": gating.beta},
+        run={"gating": gating.name, "tau": gating.tau, "beta": gating.beta, **scorer},
     )
 
 
