@@ -45,6 +45,7 @@ class OwnSampling(Engine):
         self.model, self.seed, self.reasoning, self.task = model, cfg.seed, reasoning, task_of(cfg)
         self.source: ProblemSource = build("data.source", cfg.data.source, cfg.allow_targets)
         self.version = UNKNOWN_VERSION
+        self._problems: dict[tuple[int, ...], Problem] = {}  # by prompt
         self._answers: dict[tuple[int, int, int], list[list[Rollout]]] = {}  # by seed, version and number
         self._words = len(self.task.tokenizer)
         self._special = sorted({*self.task.tokenizer.all_special_ids, *self.task.encode_marker(None)})
@@ -84,18 +85,24 @@ class OwnSampling(Engine):
     ) -> list[list[Rollout]]:
         """`sampling.n` completions of each prompt of the step that draws with weights `expected_version`.
 
-        Continuations, of which each has a sampling of its own, are as long as completions.
+        Of a prompt that goes on in a completion, as for continuations and trees, each is an ending for the same problem.
         """
         samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
         asked = (seed, expected_version, samplings[0].n)
         if asked not in self._answers:
             self._check_version(expected_version)
-            problems, rng = self.source.problems(self.seed, expected_version, len(prompts)), Random(seed)
+            streamed, rng = self.source.problems(self.seed, expected_version, len(prompts)), Random(seed)
+            problems = [self._problem(tuple(prompt), one) for prompt, one in zip(prompts, streamed, strict=True)]
             self._answers[asked] = [
                 self._group(problem, tuple(prompt), one, rng, all_right=index == 0 and len(prompts) >= 3)
                 for index, (problem, prompt, one) in enumerate(zip(problems, prompts, samplings, strict=True))
             ]
         return self._answers[asked]
+
+    def _problem(self, prompt: tuple[int, ...], streamed: Problem) -> Problem:
+        """Whose completion goes on here, or of a prompt that is new the one that the stream has in its place."""
+        begun = next((known for known in self._problems if prompt[: len(known)] == known), prompt)
+        return self._problems.setdefault(begun, streamed)
 
     def _group(
         self, problem: Problem, prompt: tuple[int, ...], sampling: Sampling, rng: Random, all_right: bool
@@ -112,6 +119,8 @@ class OwnSampling(Engine):
             if all_right or number < sampling.n - 1:
                 ending = tokenizer.encode(f"{self.task.marker} {answer}", add_special_tokens=False)
                 completion, reason = [*completion, *ending, int(tokenizer.eos_token_id)], "stop"
+            if len(completion) > sampling.max_new_tokens:
+                completion, reason = completion[: sampling.max_new_tokens], "length"
             logprobs = self._logprobs(prompt, completion, sampling.temperature)
             rollouts.append(Rollout(prompt, tuple(completion), tuple(logprobs), self.version, reason))
         return rollouts

@@ -101,14 +101,14 @@ def learner_on(
     model: PreTrainedModel,
     engine: OwnSampling,
     ranks: Ranks = ALONE,
-    reference: PreTrainedModel | None = None,
+    beside: Beside | None = None,
 ) -> WatchedLearner:
     """A learner of `model` (float32), with an adapter, shards and a cast where `cfg` says so; the engine has its weights."""
     if cfg.model.lora is not None:
         add_adapter(model, cfg.model.lora, cfg.seed)
     if cfg.learner.compute_dtype != "float32":
         shard(model, getattr(torch, cfg.learner.compute_dtype))
-    learner = WatchedLearner(cfg, model, task_of(cfg), engine, engine, ranks, Beside(cfg, reference))
+    learner = WatchedLearner(cfg, model, task_of(cfg), engine, engine, ranks, beside)
     learner.watch = Watch()
     learner.publish()
     return learner

@@ -18,8 +18,7 @@ from oar.plan import Architecture, Assumptions
 
 CONF = ROOT / "conf"
 OF_SHEETS = ("oracle_sign_matched", "oracle_signed", "oracle_unsigned")  # word problems do not know exact token values
-OF_AN_ENGINE = ("spo_tree",)  # which continues completions as it is told, as this check's own sampling does not
-METHODS = sorted({path.stem for path in (CONF / "method").glob("*.yaml")} - {*OF_AN_ENGINE})
+METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 ADAPTER = LoraConfig(r=4, alpha=8, targets=["q_proj", "o_proj", "up_proj"])
 CHOICES = {
     "method": "grpo",

@@ -169,7 +169,8 @@ def test_every_method_opens_or_says_what_is_missing(name: str, tmp_path: Path) -
 
 def test_a_signed_run_of_an_earlier_version_says_what_it_did_not_keep(tmp_path: Path) -> None:
     cfg, notes = settings("method=oar_s_advantage"), list[str]()
-    samples = [replace(one, token_advantages=None) for one in kept(tmp_path, cfg, RIGHT, WRONG)]
+    new = kept(tmp_path, cfg, RIGHT, WRONG)
+    samples = [replace(one, token_advantages=None, token_weights=[1.0] * len(one.tokens)) for one in new]
     advantage, *_ = logged_signals(samples, cfg, notes)
     assert (advantage.kind, set(advantage.values[0])) == ("advantage", {samples[0].advantage})
     assert "did not keep the token advantages that oar_s_advantage gave" in notes[0]

@@ -25,8 +25,9 @@ def in_many_forwards(method: str) -> list[str]:
     estimator = read("method", method)["estimator"]
     bounded = {"": estimator, "of.": estimator.get("of", {})}
     changed = [of for of, one in bounded.items() if "max_tokens_per_forward" in one]
-    data = ["data=sheets"] if method in OF_SHEETS else []
-    return [f"method={method}", *data, *(f"method.estimator.{of}max_tokens_per_forward=256" for of in changed)]
+    own = ["data=sheets"] if method in OF_SHEETS else []
+    own += ["method.estimator.branching=[2,2]"] if method == "spo_tree" else []  # four completions, as of all here
+    return [f"method={method}", *own, *(f"method.estimator.{of}max_tokens_per_forward=256" for of in changed)]
 
 
 SMALL = ["learner.batch_size=12", "learner.steps=2"]

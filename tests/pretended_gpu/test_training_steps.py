@@ -23,7 +23,6 @@ OPTIONS = {
     ],
     "learner.activation_checkpointing=true": ["method=oar_gn", "learner.aggregation=token_mean"],
     "learner.overlong=soft_penalty": ["method=oar_p_budget", "probe=as_joint", "learner.aggregation=constant"],
-    "method.estimator.branching=[2,2]": ["method=spo_tree"],
     "method.generic={members: 1, identity: 0.02}": ["method=oar_g"],
     "learner.max_refills=1": ["method=grpo", "rollout.max_staleness=1", "learner.sampler_correction_cap=2"],
 }

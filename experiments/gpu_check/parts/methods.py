@@ -1,7 +1,9 @@
 """Every method on the device against the same step on the CPU in float32: credit, loss and gradient."""
 
 import copy
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +16,12 @@ from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, learner_on, random_model
 from experiments.gpu_check.settings import ADAPTER, METHODS, OF_SHEETS, estimator_of, step_config
 from oar.config import TrainConfig
+from oar.learner.beside import Beside
 from oar.method.gating import make_gate
 from oar.method.importance import gives
 from oar.model.parameters import whole
 from oar.names import COUNTERFACTUALS
+from oar.tasks.words import build_tokenizer
 
 CPU = torch.device("cpu")
 REASONING = sized((6, 24), (4, 8))  # tokens
@@ -30,6 +34,7 @@ BOUNDS = {"weights": 1e-2, "gradient": 1e-3}
 # The KL that a noise of 1e-3 makes is the difference of numbers that agree to six digits: float32 leaves it three of its own.
 # So OAR-G is compared at a noise that is well above rounding, and once as conf/ has it.
 STRONG_NOISE = {"noise_std": 0.1}
+SMALL_TREE = {"branching": [2, BATCH[1] // 2], "segment": REASONING[0]}  # only its last parts may end
 OF_WEAK_NOISE = {"importance": 1e-2, "weights": 0.1, "gradient": 1e-2}
 SPREAD = 0.2  # of the weights: far from uniform, as the unit tests' model is
 AGAIN = {"activation_checkpointing": True}
@@ -78,12 +83,21 @@ def _method(name: str, **groups: Any) -> dict[str, Any]:
     """A method as it is compared, and what else differs."""
     if name in OF_SHEETS:
         groups = {"data": "sheets", **groups}
-    return {"method": {"name": name, **({"estimator": STRONG_NOISE} if name == "oar_g" else {})}, **groups}
+    estimator = {"oar_g": STRONG_NOISE, "spo_tree": SMALL_TREE}.get(name)
+    return {"method": {"name": name, **({"estimator": estimator} if estimator else {})}, **groups}
 
 
 def run(findings: Findings) -> None:
     """One step on either side of each variant, from the same weights and completions."""
     start = random_model(TINY, spread=SPREAD, device=CPU)
+    with tempfile.TemporaryDirectory() as folder:
+        start.save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+        _compare(findings, start, Path(folder))
+
+
+def _compare(findings: Findings, start: PreTrainedModel, folder: Path) -> None:
+    """`folder` holds `start`, for those that stand beside the policy."""
     engines: dict[str, OwnSampling] = {}  # by the problems
     for variant in variants():
         with findings.case(variant.name):
@@ -92,7 +106,7 @@ def run(findings: Findings) -> None:
             if cfg.data.name not in engines:
                 engines[cfg.data.name] = OwnSampling(cfg, REASONING, copy.deepcopy(start))
             engine = engines[cfg.data.name]
-            here, reference = (step_on(device, start, engine, cfg) for device in (DEVICE, CPU))
+            here, reference = (step_on(device, start, folder, engine, cfg) for device in (DEVICE, CPU))
             bounds = {**BOUNDS, **variant.bounds}
             for name in ("importance", "weights", "logprobs", "gradient"):
                 findings.at_most(name, relative(here[name], reference[name]), bounds.get(name, BOUND))
@@ -104,11 +118,16 @@ def run(findings: Findings) -> None:
             findings.at_least("size of the gradient", float(reference["gradient"].abs().max()), 1e-9)
 
 
-def step_on(device: torch.device, start: PreTrainedModel, engine: OwnSampling, cfg: TrainConfig) -> dict[str, Tensor]:
+def step_on(
+    device: torch.device, start: PreTrainedModel, folder: Path, engine: OwnSampling, cfg: TrainConfig
+) -> dict[str, Tensor]:
     """What a training step computes there, on the CPU: importance, weights, logprobs, loss, and the last update's gradient."""
     model = copy.deepcopy(start).to(device)  # type: ignore[arg-type]
-    reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
-    report = learner_on(cfg, model, engine, reference=reference).training_step()
+    beside = Beside.loaded(cfg, folder, None)
+    for other in (beside.reference, beside.teacher, beside.reward_model and beside.reward_model.model):
+        if other is not None:
+            other.to(device)  # type: ignore[arg-type]
+    report = learner_on(cfg, model, engine, beside=beside).training_step()
     gradient = [whole(weight.grad).flatten() for weight in model.parameters() if weight.grad is not None]
     found = {
         "importance": report.credited.token_importance,

@@ -15,6 +15,7 @@ from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, cast, learner_on, random_model
 from experiments.gpu_check.settings import ADAPTER, step_config
 from oar.config import TrainConfig
+from oar.learner.beside import Beside
 from oar.learner.checkpoint import CHECKPOINTS, OPTIMIZER_FOLDER, load_state, save_checkpoint
 from oar.learner.distributed import Ranks, joined
 from oar.learner.optimizer_state import load_optimizer
@@ -77,7 +78,7 @@ def _steps(findings: Findings, cfg: TrainConfig, ranks: Ranks) -> None:
     model = random_model(TINY, spread=0.05)
     reference = copy.deepcopy(model) if cfg.learner.kl_coef > 0 else None
     engine = OwnSampling(cfg, REASONING, cast(copy.deepcopy(model), getattr(torch, dtype)))
-    learner = learner_on(cfg, model, engine, ranks, reference)
+    learner = learner_on(cfg, model, engine, ranks, Beside(cfg, reference))
     trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
     before = {key: whole(weight.detach()).clone() for key, weight in trained.items()}
     for _ in range(STEPS):
