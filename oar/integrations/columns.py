@@ -1,7 +1,6 @@
 """What a data set's columns tell a credit signal beside the prompt: right answers, and what a teacher is shown."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from oar.common.errors import DataError
@@ -30,8 +29,8 @@ def told_problems(method: str, column: str, name: str, rows: Sequence[Mapping[st
         )
     problems = []
     for at, row in enumerate(rows):
-        problem = Problem(f"row {at}", str(row["prompt"]), answer="", benchmark="the data set")
-        problems.append(replace(problem, **{column: str(row[name])}))
+        told: dict[str, Any] = {"answer": "", column: str(row[name])}
+        problems.append(Problem(f"row {at}", str(row["prompt"]), benchmark="the data set", **told))
     return problems
 
 
