@@ -27,17 +27,11 @@ def told_problems(method: str, column: str, name: str, rows: Sequence[Mapping[st
             f"{method} needs the {column} of every problem, but column {name!r} of the data set is not there or empty: name "
             f"another one by {column}_column, or choose another method."
         )
-    answers = column == "answer"
-    return [
-        Problem(
-            f"row {at}",
-            str(row["prompt"]),
-            answer=str(row[name]) if answers else "",
-            benchmark="the data set",
-            solution="" if answers else str(row[name]),
-        )
-        for at, row in enumerate(rows)
-    ]
+    problems = []
+    for at, row in enumerate(rows):
+        told: dict[str, Any] = {"answer": "", column: str(row[name])}
+        problems.append(Problem(f"row {at}", str(row["prompt"]), benchmark="the data set", **told))
+    return problems
 
 
 def in_context(

@@ -335,6 +335,19 @@ def test_methods_and_gatings_are_those_of_conf() -> None:
         assert gating_named(name, tau=0.3, beta=1.5, floor=0.2, threshold="quantile") == gating, name
 
 
+def test_the_page_lists_which_methods_are_here() -> None:
+    page = (ROOT / "docs" / "YOUR_TRAINER.md").read_text()
+    rows = re.findall(r"^\| (.*`.+?) \| (.+?) \|", page, flags=re.MULTILINE)
+    told = {name: not how.startswith("no:") for methods, how in rows for name in re.findall(r"`(\w+)`", methods)}
+    del told["random_reward"]  # among the controls that are, it is not
+    assert {name for name, here in told.items() if not here} == {
+        name for name in MISSING if not name.startswith(("oracle_", "random_"))
+    }
+    for name, here in told.items():
+        if here:
+            estimator_named(name, "pad")
+
+
 def names(group: str) -> set[str]:
     return {path.stem for path in (CONF / group).glob("*.yaml")}
 
