@@ -29,6 +29,7 @@ from tests.config.test_config import composed
 from tests.learner.on_ranks import config as on_ranks_config
 from tests.learner.on_ranks import learner_of, start_model
 from tests.models import tiny_model
+from tests.pretended_gpu.steps import in_many_forwards
 
 STEP = 7
 UPDATES = STEP - 1  # that the weights had seen which drew the completions
@@ -134,7 +135,7 @@ def test_every_method_opens_or_says_what_is_missing(name: str, tmp_path: Path) -
     """A real training step with it; what it logged, and what the weights that drew it say again."""
     words = sheets_tokenizer() if name in OF_SHEETS else build_tokenizer()
     start = start_model(tmp_path, words)
-    cfg = on_ranks_config(f"method={name}", "learner.batch_size=8", *(["data=sheets"] if name in OF_SHEETS else []))
+    cfg = on_ranks_config(*in_many_forwards(name), "learner.batch_size=8")
     learner = learner_of(cfg, start, ALONE)
     weights = load_policy(start, "float32")
     tracker = Tracker(tmp_path)

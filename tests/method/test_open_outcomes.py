@@ -93,6 +93,16 @@ def test_a_score_is_read_where_transformers_reads_it():
             assert outcome == pytest.approx(float(scorer(ids[None]).logits), abs=1e-5)
 
 
+@pytest.mark.parametrize("estimator", [PerturbationImportance(), GradientImportance(), GradientNormImportance()])
+def test_a_reference_may_be_longer_than_every_completion(estimator):
+    inputs, _ = case("reference")
+    long = torch.randint(4, 40, (len(inputs.batch), 3 * inputs.batch.completion_ids.shape[1]))
+    batch = replace(inputs.batch, reference_ids=long, reference_mask=torch.ones_like(long, dtype=torch.bool))
+    found = estimator(replace(inputs, batch=batch))
+    assert found.shape == batch.reasoning_mask.shape
+    assert (found[batch.reasoning_mask] > 0).float().mean() > 0.9
+
+
 @pytest.mark.parametrize("keep_graph", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_oar_p_equals_a_naive_loop(name, keep_graph):

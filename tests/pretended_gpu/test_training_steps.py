@@ -86,5 +86,8 @@ def test_options(option: str, start: Path) -> None:
 @pytest.mark.parametrize("number", range(max(len(choices(group)) for group in GROUPS)))
 def test_every_choice_of_these_groups(number: int, start: Path) -> None:
     """The first of each together, then the second of each: what one group changes does not depend on another."""
-    chosen = (f"{group}={choices(group)[number % len(choices(group))]}" for group in GROUPS)
+    known = {
+        group: [choice for choice in choices(group) if choice != "reward_model"] for group in GROUPS
+    }  # needs a folder
+    chosen = (f"{group}={one[number % len(one)]}" for group, one in known.items())
     trained(start, "method=oar_p_routes", *chosen)

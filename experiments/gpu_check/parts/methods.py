@@ -57,7 +57,7 @@ def variants() -> list[Variant]:
     for kind in sorted({*COUNTERFACTUALS} - {"pad"}):
         for name in ("oar_p", "oar_p_routes"):
             found.append(Variant(f"{name}, {kind}", _method(name, counterfactual=kind)))
-    for probe in ("lt_logits", "as_joint"):
+    for probe in ("lt_logits", "as_joint", "reference"):
         for name in ("oar_g", "oar_gn", "oar_p", "oar_p_routes", "oar_p_budget"):
             found.append(Variant(f"{name}, {probe}", _method(name, probe=probe)))
     for gate in ("boost_only", "suppress_only", "none", "released_drift"):

@@ -56,7 +56,8 @@ class GradientImportance:
             suffix = _Suffix.of(clean)
             noise = self._noise(inputs, clean, suffix)
             for draw in range(self.noise_draws):
-                inner = _inner_product(inputs, clean, suffix, noise[draw])
+                # A reference response may be longer than every completion.
+                inner = _inner_product(inputs, clean, suffix, noise[draw])[:, : mask.shape[1]]
                 importance[draw, clean.completions, : inner.shape[1]] = inner
         return importance * mask
 
