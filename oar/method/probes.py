@@ -223,15 +223,14 @@ class RewardModelProbe(_Move):
 
     def __init__(self, model: PreTrainedModel) -> None:
         """`model`: with one label, reading the policy's token ids (`oar.model.load.load_scorer`)."""
-        self.model = model
+        self.model, self._padding = model, model.config.pad_token_id
 
     def inputs(self, batch: CompletionBatch) -> ProbeInputs:
         """Rows prompt | completion, read where transformers reads a score: at the last token that is not the model's padding."""
         position = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)
-        padding = self.model.config.pad_token_id
         held = position < (batch.prompt_lengths + batch.completion_lengths)[:, None]
-        if padding is not None:
-            held &= batch.input_ids != padding
+        if self._padding is not None:
+            held &= batch.input_ids != self._padding
         last = torch.where(held, position, 0).amax(dim=1, keepdim=True)
         width = int(last.max()) + 1
         return ProbeInputs(

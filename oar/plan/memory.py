@@ -120,8 +120,8 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
     """
     if isinstance(estimator, _OF_ANOTHER):
         return _signal(cfg, model, assume, estimator.of)
-    own_graph = isinstance(estimator, GradientNormImportance) and not cfg.probe.needs_answer
-    if own_graph or isinstance(estimator, GradientDrop):  # a forward of their own, with its graph
+    alone = not cfg.probe.needs_answer  # a forward of its own, with its graph, as the right answer has
+    if isinstance(estimator, GradientDrop) or (alone and isinstance(estimator, GradientNormImportance)):
         size, tokens = NUMBER_BYTES[cfg.learner.compute_dtype], estimator.max_tokens_per_forward
         return _activations(model, size, tokens, cfg.learner.activation_checkpointing)
     if not isinstance(estimator, GradientImportance | PerturbationImportance):

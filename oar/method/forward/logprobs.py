@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from oar.method.batch import CompletionBatch
@@ -100,6 +101,6 @@ def read_logits(model: PreTrainedModel, forward: Forward, read_positions: Tensor
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """(..., V) in float32 from last hidden states (..., H); of a sequence-classification model its scores, V = 1."""
-    head: nn.Module = model.get_output_embeddings() or model.score
+    head: Any = model.get_output_embeddings() or model.score
     logits: Tensor = head(hidden)
     return logits.float()
