@@ -160,8 +160,7 @@ def learned(cfg: RewardModelConfig, policy: PreTrainedModel, data: Graded) -> Pr
     config.num_labels = 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(cfg.seed, "reward model", "head"))
-        made = AutoModelForSequenceClassification.from_config(config)
-    model: PreTrainedModel = made.to(policy.device)
+        model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config).to(policy.device)
     model.base_model.load_state_dict(policy.base_model.state_dict())
     optimizer = torch.optim.AdamW(model.parameters(), cfg.score_lr)
     steps = cfg.epochs * -(-len(data.sequences) // cfg.examples)

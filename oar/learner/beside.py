@@ -43,7 +43,8 @@ class Beside:
         asked = cfg.learner.kl_coef > 0 or method.needs_reference or of_method.kind == "start"
         reference = load_policy(start, dtype) if asked else None
         beside = cls(cfg, reference, teacher=reference if of_method.kind == "start" else None)
-        beside.scorer = load_scorer(cfg.probe.path, load_tokenizer(start), dtype)
+        if cfg.probe.path is not None:
+            beside.scorer = load_scorer(cfg.probe.path, load_tokenizer(start), dtype)
         if of_method.follows:
             beside.teacher = load_beside(start, None if checkpoint is None else checkpoint / TEACHER_FOLDER, dtype)
         if method.learned is not None:

@@ -78,14 +78,15 @@ class CompletionBatch:
         Completions of one prompt stay together as far as they fit, since a forward computes a prompt once. Forwards are packed,
         so rows of a part need not be of like length, and few parts are more than the fewest there can be.
         """
-        sizes = torch.stack([self.prompt_lengths[index] - 1, self.completion_lengths[index] + 1])
-        shared, own = sizes.tolist()  # the last token of a prompt stands before each of its completions
+        told = torch.column_stack([self.prompt_lengths, self.completion_lengths, self.input_ids])[index].cpu()
+        prompts, completions = told[:, :2].T.tolist()
+        own = [length + 1 for length in completions]  # the last token of a prompt stands before each of its completions
         members: dict[int, list[int]] = {}
-        for row, number in enumerate(same_beginnings(self.input_ids[index], self.prompt_lengths[index].tolist())):
+        for row, number in enumerate(same_beginnings(told[:, 2:], prompts)):
             members.setdefault(number, []).append(row)
         together, tokens = list[list[int]](), list[int]()
         for rows in members.values():
-            prompt = shared[rows[0]]
+            prompt = prompts[rows[0]] - 1
             for fitting in _first_fit([own[row] for row in rows], max_tokens - prompt):
                 together.append([rows[which] for which in fitting])
                 tokens.append(prompt + sum(own[row] for row in together[-1]))
@@ -118,9 +119,9 @@ def _first_fit(sizes: Sequence[int], most: int) -> list[list[int]]:
 
 
 def same_beginnings(ids: Tensor, lengths: Sequence[int]) -> list[int]:
-    """A number for each row of ids (R, L): the same for rows whose first lengths[r] tokens are the same."""
-    host, numbers = ids.cpu().numpy(), dict[bytes, int]()
-    beginnings = (row[:length].tobytes() for row, length in zip(host, lengths, strict=True))
+    """A number for each row of ids (R, L) on the CPU: the same for rows whose first lengths[r] tokens are the same."""
+    numbers = dict[bytes, int]()
+    beginnings = (row[:length].tobytes() for row, length in zip(ids.numpy(), lengths, strict=True))
     return [numbers.setdefault(beginning, len(numbers)) for beginning in beginnings]
 
 

@@ -223,15 +223,14 @@ class RewardModelProbe(_Move):
 
     def __init__(self, model: PreTrainedModel) -> None:
         """`model`: with one label, reading the policy's token ids (`oar.model.load.load_scorer`)."""
-        self.model: PreTrainedModel = model
+        self.model, self._padding = model, model.config.pad_token_id
 
     def inputs(self, batch: CompletionBatch) -> ProbeInputs:
         """Rows prompt | completion, read where transformers reads a score: at the last token that is not the model's padding."""
         position = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)
-        padding = self.model.config.pad_token_id
         held = position < (batch.prompt_lengths + batch.completion_lengths)[:, None]
-        if padding is not None:
-            held &= batch.input_ids != padding
+        if self._padding is not None:
+            held &= batch.input_ids != self._padding
         last = torch.where(held, position, 0).amax(dim=1, keepdim=True)
         width = int(last.max()) + 1
         return ProbeInputs(
@@ -290,8 +289,7 @@ def _read_behind(
     The last one of them, which no position that is read sees, is cut off.
     """
     position = torch.arange(batch.input_ids.shape[1] + len(conclude) + ids.shape[1], device=end.device)
-    concluding = torch.tensor(conclude, dtype=ids.dtype, device=ids.device)
-    said = torch.cat([concluding.expand(len(batch), -1), ids], dim=1)
+    said = torch.cat([ids.new_tensor(conclude).expand(len(batch), -1), ids], dim=1)
     offset = position - end[:, None]  # (B, L)
     lengths = end + len(conclude) + mask.sum(dim=1) - 1
     own = pad(batch.input_ids, (0, len(conclude) + ids.shape[1]), value=batch.pad_id)

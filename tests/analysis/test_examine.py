@@ -143,5 +143,5 @@ def test_a_signal_has_its_own_probe() -> None:
     expected = estimator(replace(found.inputs, probe=ReferenceProbe(task().encode_marker(None), "solution")))
     torch.testing.assert_close(signal_importance(found, own), expected)
     solution = found.inputs.batch.reference_ids[0][found.inputs.batch.reference_mask[0]]
-    assert task().decode(solution.tolist()).split() == "7 . 7 + 3 = 1 0 .".split()
+    assert task().decode(solution.tolist()).split() == PROBLEM.solution.split()
     assert not torch.allclose(signal_importance(found, settings("method=oar_p")), expected)

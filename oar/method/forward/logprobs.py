@@ -62,10 +62,10 @@ def pack(input_ids: Tensor, lengths: Tensor, prompt_lengths: Tensor | None = Non
     if prompt_lengths is None:
         packing = Packing.of(lengths.tolist(), lengths.device)
     else:
-        whole, prompts = torch.stack([lengths, prompt_lengths]).tolist()
-        packing = Packing.of(
-            whole, lengths.device, [length - 1 for length in prompts], same_beginnings(input_ids, prompts)
-        )
+        told = torch.column_stack([lengths, prompt_lengths, input_ids]).cpu()  # a GPU is waited for once
+        whole, prompts = told[:, :2].T.tolist()
+        alike = same_beginnings(told[:, 2:], prompts)
+        packing = Packing.of(whole, lengths.device, [length - 1 for length in prompts], alike)
     return input_ids[packing.stored()], packing
 
 

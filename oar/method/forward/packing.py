@@ -200,16 +200,19 @@ def _packed_attention(
                 for states in (keys, values)
             ]
             found = attend(module, rest, *seen, _mask(rest, shared, sliding_window), **options)[0]
-            outputs.append(found[block.valid][None])
+            outputs.append(found.flatten(0, 1)[block.kept][None])
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), None
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The rests of some sequences of a family, padded at the right: at (G, W), where they stand in its part of the row."""
+    """The rests of some sequences of a family, padded at the right.
+
+    at (G, W): where they stand in its part of the row; kept: those of the G W that are no padding, by number.
+    """
 
     at: Tensor
-    valid: Tensor
+    kept: Tensor
 
     def padded(self, states: Tensor) -> Tensor:
         """(1, heads, N, D) of the family as (G, heads, W, D)."""
@@ -223,11 +226,11 @@ def _blocks(family: Family, device: torch.device) -> list[_Block]:
     lengths = torch.tensor(family.rests)
     starts, column = family.prefix + lengths.cumsum(0) - lengths, torch.arange(max(family.rests))
     at = (starts[:, None] + column).clamp(max=family.prefix + sum(family.rests) - 1).to(device)
-    valid = (column < lengths[:, None]).to(device)
     if max(family.rests) <= _LONG:
-        return [_Block(at, valid)]
+        # Numbers, not a mask: a GPU would be waited for to count what a mask holds.
+        return [_Block(at, (column < lengths[:, None]).flatten().nonzero()[:, 0].to(device))]
     each = enumerate(family.rests)
-    return [_Block(at[row : row + 1, :length], valid[row : row + 1, :length]) for row, length in each]
+    return [_Block(at[row : row + 1, :length], torch.arange(length, device=device)) for row, length in each]
 
 
 def _mask(query: Tensor, before: int, width: int | None) -> Tensor | None:
