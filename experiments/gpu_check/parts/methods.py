@@ -124,7 +124,8 @@ def step_on(
     """What a training step computes there, on the CPU: importance, weights, logprobs, loss, and the last update's gradient."""
     model = copy.deepcopy(start).to(device)  # type: ignore[arg-type]
     beside = Beside.loaded(cfg, folder, None)
-    for other in (beside.reference, beside.teacher, beside.reward_model and beside.reward_model.model):
+    learned = None if beside.reward_model is None else beside.reward_model.model
+    for other in (beside.reference, beside.teacher, learned):
         if other is not None:
             other.to(device)  # type: ignore[arg-type]
     report = learner_on(cfg, model, engine, beside=beside).training_step()
