@@ -21,7 +21,7 @@ def options(folder: Path, url: str) -> list[str]:
             "synthetic_methods=[grpo,oar_p,window8]",
             "step_methods=[grpo,oar_g,oar_p]",
             "~methods",
-            "+methods={rlsd:[method=rlsd],vineppo:[method=vineppo,method.continuations.samples=2]}",
+            "+methods={rlsd:['method=rlsd'],vineppo:['method=vineppo','method.continuations.samples=2']}",
             "step_warmup=1",
             "step_rounds=2",
         ),
