@@ -97,6 +97,15 @@ def test_completions_of_one_prompt_are_each_as_alone(make, group, long, monkeypa
     assert_close(found.logprobs[batch.completion_mask], by_row(model, batch), atol=2e-6, rtol=1e-5)
 
 
+def test_a_prompt_of_one_token_is_nobodys_beginning():
+    """Its last token is all it has; two such completions are two sequences, not one."""
+    model, ids, lengths = tiny_model(), torch.tensor([[5, 6, 7], [5, 8, 9]]), torch.tensor([3, 3])
+    packed, packing = pack(ids, lengths, torch.tensor([1, 1]))
+    assert packed.tolist() == [5, 6, 7, 5, 8, 9]
+    found = run_forward(model, model.get_input_embeddings()(packed), packing).hidden
+    assert_close(found, model.base_model(ids).last_hidden_state.flatten(0, 1), atol=2e-6, rtol=1e-5)
+
+
 def by_row(model, batch):
     """Logprobs of each completion's tokens from the model's own logits, a row at a time."""
     found = []

@@ -52,7 +52,8 @@ class Packing:
         """One behind another. Sequences r of one number alike[r] share their first prefixes[r] tokens, for all the same count."""
         members: dict[int, list[int]] = {}
         for row in range(len(lengths)):
-            members.setdefault(alike[row] if alike else row, []).append(row)
+            # Numbers of families are 0 or more; a sequence that shares no token is alone.
+            members.setdefault(alike[row] if alike and prefixes[row] else -1 - row, []).append(row)
         families, places, end = [], torch.zeros(3, len(lengths), dtype=torch.long), 0
         for rows in members.values():
             prefix = prefixes[rows[0]] if len(rows) > 1 else 0
