@@ -30,7 +30,7 @@ PROBLEMS = [
     Problem("p1", "Tom has 7 pens . Tom buys 3 more .", "10", "words1", "7 . 7 + 3 = 10 ."),
     Problem(
         "p2",
-        "Tom has 9 pens . Tom buys 4 more . Tom gives 3 to Anna .",
+        "Tom has 9 pens . Tom buys 4 more . Tom gives 3 to Sam .",
         "10",
         "words2",
         "9 . 9 + 4 = 13 . 13 - 3 = 10 .",
