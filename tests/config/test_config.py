@@ -32,8 +32,13 @@ def composed(*overrides, name="train"):
 
 @pytest.mark.parametrize("choice", GROUPS)
 def test_every_option_composes_and_can_be_built(choice):
-    of_the_same_sheet = ["data=sheets"] if choice in ("benchmark=sheets", "model=sheets") else []
-    cfg = validated(composed(choice, *of_the_same_sheet, "model.path=folder"), TrainConfig)
+    of_the_same_data = {
+        "benchmark=sheets": "data=sheets",
+        "model=sheets": "data=sheets",
+        "model=smollm2_gsm8k": "data=gsm8k",
+    }
+    data = [of_the_same_data[choice]] if choice in of_the_same_data else []
+    cfg = validated(composed(choice, *data, "model.path=folder"), TrainConfig)
     Method.built(cfg)
     build("data.source", cfg.data.source)
     for name in set(cfg.reward) - {"own"}:  # which names nothing yet
