@@ -32,9 +32,13 @@ def composed(*overrides, name="train"):
 
 @pytest.mark.parametrize("choice", GROUPS)
 def test_every_option_composes_and_can_be_built(choice):
-    of_the_same_sheet = ["data=sheets"] if choice in ("benchmark=sheets", "model=sheets") else []
-    scored = ["probe.path=folder"] if choice == "probe=reward_model" else []
-    cfg = validated(composed(choice, *of_the_same_sheet, *scored, "model.path=folder"), TrainConfig)
+    beside = {
+        "benchmark=sheets": ["data=sheets"],
+        "model=sheets": ["data=sheets"],
+        "model=smollm2_gsm8k": ["data=gsm8k"],
+        "probe=reward_model": ["probe.path=folder"],
+    }
+    cfg = validated(composed(choice, *beside.get(choice, []), "model.path=folder"), TrainConfig)
     Method.built(cfg)
     build("data.source", cfg.data.source)
     for name in set(cfg.reward) - {"own"}:  # which names nothing yet
