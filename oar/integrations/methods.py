@@ -49,6 +49,7 @@ _MARKS = "the task's own marks of its tokens"
 MISSING = {
     "vineppo": _CONTINUATIONS,
     "spo": _CONTINUATIONS,
+    "spo_tree": "completions that are a tree, which the learner's own engine draws",
     "prime": "a reward model that learns beside the policy",
     "serl": f"{_MARKS} and its feedback",
     "sdpg": _LOSS,

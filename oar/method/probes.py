@@ -289,7 +289,7 @@ def _read_behind(
     The last one of them, which no position that is read sees, is cut off.
     """
     position = torch.arange(batch.input_ids.shape[1] + len(conclude) + ids.shape[1], device=end.device)
-    said = torch.cat([ids.new_tensor(conclude).expand(len(batch), -1), ids], dim=1)
+    said = torch.cat([*(ids.new_full((len(batch), 1), token) for token in conclude), ids], dim=1)
     offset = position - end[:, None]  # (B, L)
     lengths = end + len(conclude) + mask.sum(dim=1) - 1
     own = pad(batch.input_ids, (0, len(conclude) + ids.shape[1]), value=batch.pad_id)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from oar.learner.distributed import ALONE
-from tests.learner.on_ranks import config, learner_of
+from oar.tasks.words import build_tokenizer
+from tests.learner.on_ranks import config, learner_of, start_model
+from tests.models import tiny_scorer
 from tests.pretended_gpu import pretended_gpu
 from tests.pretended_gpu.steps import METHODS, OF_SHEETS, SMALL, choices, in_many_forwards, starts, trained
 from tests.pretended_gpu.sync_points import COMMAND, committed
@@ -84,10 +86,11 @@ def test_options(option: str, start: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(max(len(choices(group)) for group in GROUPS)))
-def test_every_choice_of_these_groups(number: int, start: Path) -> None:
+def test_every_choice_of_these_groups(number: int, start: Path, tmp_path: Path) -> None:
     """The first of each together, then the second of each: what one group changes does not depend on another."""
-    known = {
-        group: [choice for choice in choices(group) if choice != "reward_model"] for group in GROUPS
-    }  # needs a folder
-    chosen = (f"{group}={one[number % len(one)]}" for group, one in known.items())
+    chosen = [f"{group}={choices(group)[number % len(choices(group))]}" for group in GROUPS]
+    if "probe=reward_model" in chosen:
+        tiny_scorer(vocab=len(build_tokenizer())).save_pretrained(tmp_path)
+        build_tokenizer().save_pretrained(tmp_path)
+        chosen.append(f"probe.path={tmp_path}")
     trained(start, "method=oar_p_routes", *chosen)

@@ -57,7 +57,7 @@ LOOKS = {
     "oar_gn_reward": Look("OAR-GN reward model", BROWN, "v"),
     "oar_p_reward_surprisal": Look("OAR-P reward model × surprisal", BROWN, "*"),
     "oar_p_reference": Look("OAR-P reference", INDIGO, "D"),
-    "oar_gn_reference": Look("OAR-GN reference", INDIGO, "v"),
+    "oar_gn_reference": Look("OAR-GN reference", INDIGO, "X"),
     "oar_p_reference_answer": Look("OAR-P right answer", INDIGO, "P"),
     "oar_s": Look("OAR-S", PINK, "o"),
     "oar_s_routes": Look("OAR-S routes", PINK, "P"),
