@@ -104,7 +104,8 @@ class WrittenCompletions:
     def __init__(self, cfg: TrainConfig, task: Task, source: Any, lost_at: Sequence[int] = ()) -> None:
         self.cfg, self.task, self.source = cfg, task, source
         self.calls, self.lost_at = 0, lost_at
-        self.known: dict[tuple[int, ...], Problem] = {}  # by prompt
+        self.known: dict[tuple[int, ...], Problem] = {}  # by prompt, of the weights that draw now
+        self.version = -1
 
     def generate(
         self,
@@ -118,6 +119,8 @@ class WrittenCompletions:
         self.calls += 1
         if self.calls in self.lost_at:
             raise EngineLostError("lost in a generation.")
+        if expected_version != self.version:
+            self.known, self.version = {}, expected_version
         streamed = self.source.problems(self.cfg.seed, expected_version, len(prompts))
         problems = [self.problem(tuple(prompt), one) for prompt, one in zip(prompts, streamed, strict=True)]
         rng = Random(seed)

@@ -106,9 +106,12 @@ def test_what_is_kept_of_a_step_gives_the_same_weights_again(start: Path, scorer
     report = learner.training_step()
     samples = [Sample(**row) for row in sample_rows(learner.task, report, 24)]  # type: ignore[arg-type]
     assert any("####" not in sample.completion and sample.reasoning_tokens for sample in samples)
-    logged, *_ = logged_signals(samples, cfg)
+    logged, *_ = logged_signals(samples, cfg, notes := [])
     model, task = load_policy(start, "float32"), learner.task
-    again, *_ = model_signals(model, task, samples, cfg, {"oar_p": cfg.method}, step=1, source="the same weights")
+    again, *_ = model_signals(
+        model, task, samples, cfg, {"oar_p": cfg.method}, step=1, source="the same weights", notes=notes
+    )
+    assert not notes
     for row, sample in enumerate(samples):
         if sample.advantage:
             np.testing.assert_allclose(again.values[row], logged.values[row], rtol=1e-2, atol=1e-3)

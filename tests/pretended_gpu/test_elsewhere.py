@@ -51,7 +51,7 @@ def test_the_inspector(tmp_path: Path) -> None:
     samples = kept(tmp_path, cfg, RIGHT, WRONG, SILENT)
     methods = {name: settings(f"method={name}").method for name in METHODS}
     with pretended_gpu():
-        model_signals(model().to("cuda"), task(), samples, cfg, methods, step=STEP, source="here")  # type: ignore[arg-type]
+        model_signals(model().to("cuda"), task(), samples, cfg, methods, step=STEP, source="here", notes=[])  # type: ignore[arg-type]
 
 
 def test_gradients_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

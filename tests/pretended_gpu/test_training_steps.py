@@ -7,7 +7,7 @@ import pytest
 
 from oar.learner.distributed import ALONE
 from oar.tasks.words import build_tokenizer
-from tests.learner.on_ranks import config, learner_of, start_model
+from tests.learner.on_ranks import config, learner_of
 from tests.models import tiny_scorer
 from tests.pretended_gpu import pretended_gpu
 from tests.pretended_gpu.steps import METHODS, OF_SHEETS, SMALL, choices, in_many_forwards, starts, trained
