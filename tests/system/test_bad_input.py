@@ -38,7 +38,10 @@ def error_line(output: str) -> str:
         (["model.path=nowhere", "model.teach=null"], "nowhere"),
         (["tracking.mode=online"], "API key"),
         (["+method.estimator.depth=3"], "depth"),
-        (["template=qwen"], "template must be one of gsm8k_hash, plain, qwen_boxed, qwen_math, r1, but is 'qwen'"),
+        (
+            ["template=qwen"],
+            "template must be one of gsm8k_hash, plain, question_answer, qwen_boxed, qwen_math, r1, but is 'qwen'",
+        ),
         (["evaluation.final_problems=null"], "has no end: set evaluation.final_problems"),
         (["benchmark=math500", "model.path=nowhere"], "model.path must be a folder"),  # the hub is not asked first
         (["benchmark=math500", "data=local", "data.source.path=none.jsonl"], "none.jsonl cannot be read"),
