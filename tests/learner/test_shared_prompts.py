@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from experiments.gpu_check.settings import METHODS
 from oar.learner.distributed import ALONE
 from oar.method.forward import logprobs
-from tests.learner.on_ranks import config, learner_of, start_model
+from tests.learner.on_ranks import config, learner_of
+from tests.pretended_gpu.steps import METHODS, OF_SHEETS, in_many_forwards, starts
 
 KINDS = ("grpo", "oar_p", "oar_p_routes", "oar_g", "oar_gn", "oar_s", "grail", "shear", "rlsd", "sdpo", "mig", "prime")
 OPTIONS = {
@@ -27,8 +27,8 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model(tmp_path_factory.mktemp("start"))
+def by_words(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    return starts(tmp_path_factory.mktemp("start"))
 
 
 def step(start: Path, *overrides: str) -> tuple[Tensor, Tensor]:
@@ -52,10 +52,10 @@ def check(start: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> None
 @pytest.mark.parametrize(
     "method", [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
 )
-def test_methods(method: str, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(start, monkeypatch, f"method={method}")
+def test_methods(method: str, by_words: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    check(by_words[method in OF_SHEETS], monkeypatch, *in_many_forwards(method))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_options(option: str, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(start, monkeypatch, *OPTIONS[option])
+def test_options(option: str, by_words: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    check(by_words[False], monkeypatch, *OPTIONS[option])
