@@ -8,21 +8,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.inspect_credit.token_signal import TokenSignal
-from oar.analysis.signals.examine import score_batch
+from oar.analysis.signals.kept import KeptStep, shared_marks
 from oar.common.errors import DataError
-from oar.common.seeding import derive_seed
 from oar.config import GatingConfig, MethodConfig, TrainConfig
-from oar.learner.credit import Method, credit_assigner
+from oar.learner.credit import Method
 from oar.learner.samples import Sample
-from oar.method.batch import CompletionBatch, collate
+from oar.method.batch import CompletionBatch
 from oar.method.credit import Credit
 from oar.method.gating import threshold_importance
 from oar.method.importance import ExactAdvantages, ExactWeights, gives, needs_batch
 from oar.method.importance.base import context_of
 from oar.method.losses import clipped_tokens, policy_log_ratio
-from oar.method.segments import Segments
-from oar.model.load import load_scorer
-from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 
 LOGGED = "as the run logged it"
@@ -62,7 +58,7 @@ def logged_signals(samples: Sequence[Sample], settings: TrainConfig, notes: list
             "surprisal", LOGGED, "amount", "-logprob of the drawn token when it was drawn, in nats.", surprisal
         ),
     ]
-    for name in _shared_marks(samples):
+    for name in shared_marks(samples):
         values = [[float(at in sample.marks[name]) for at in range(len(sample.tokens))] for sample in samples]
         found.append(TokenSignal(name, LOGGED, "mark", MARKS.get(name, "Ground truth of the task."), values))
     return found
@@ -100,15 +96,8 @@ def model_signals(
     the run's own method gives what was logged. One that needs what a run does not keep is left out and named in `notes`. Raises
     DataError where the model's tokens are not the run's.
     """
-    for sample in samples:
-        if task.decode(sample.completion_ids) != sample.completion:
-            raise DataError(
-                f"The model must read the run's tokens as the run did, but reads a completion of {sample.problem} as "
-                f"{task.decode(sample.completion_ids)!r}, not {sample.completion!r}: choose a model with the run's tokenizer."
-            )
-    batch = _batch(samples, task, model.device)
-    scores = score_batch(model, batch, settings)
-    scorer = load_scorer(settings.probe.path, task.tokenizer, settings.model.dtype)
+    kept = KeptStep.read(model, task, settings, step, samples)
+    batch, scores = kept.batch, kept.scores
     found = []
     for name, method in methods.items():
         parts = Method.built(replace(settings, method=method))
@@ -117,18 +106,8 @@ def model_signals(
             continue
         if name != settings.method.name:
             notes += [f"{name} {more}" for more in _beside(parts)]
-        assigner = credit_assigner(replace(settings, method=method), task, parts.signal, step - 1, scorer)
         try:
-            credit = assigner(
-                model,
-                batch,
-                scores,
-                # Of a completion without one 1, so that none is passed over.
-                torch.tensor([sample.advantage or 1.0 for sample in samples], device=batch.input_ids.device),
-                seeds=[derive_seed(settings.seed, "credit", step - 1, sample.row) for sample in samples],
-                marks={name: _mark(samples, name, batch.completion_mask) for name in _shared_marks(samples)},
-                temperature=settings.rollout.temperature,
-            )
+            credit = kept.credit(method)
         except DataError as error:
             notes.append(f"{name} is not computed anew: {error}")
             continue
@@ -225,30 +204,6 @@ def _thresholds(importance: Sequence[Sequence[float]], gating: GatingConfig) -> 
         threshold_importance(row, torch.ones_like(row), tau=gating.tau, threshold=gating.threshold) for row in rows
     ]
     return [None if level.isnan() else float(level) for level in found]
-
-
-def _batch(samples: Sequence[Sample], task: Task, device: torch.device) -> CompletionBatch:
-    """The completions as the step had them; their old logprobs stand for the sampler's, which are not kept."""
-    return collate(
-        [sample.prompt_ids for sample in samples],
-        [sample.completion_ids for sample in samples],
-        [sample.old_logprobs for sample in samples],
-        [None if sample.segments is None else Segments(*sample.segments) for sample in samples],
-        [task.encode_gold(Problem(one.problem, one.prompt, one.gold, one.benchmark)) for one in samples],
-        pad_id=task.pad_id,
-        device=device,
-    )
-
-
-def _shared_marks(samples: Sequence[Sample]) -> list[str]:
-    return sorted(set.intersection(*(set(sample.marks) for sample in samples)))
-
-
-def _mark(samples: Sequence[Sample], name: str, mask: Tensor) -> Tensor:
-    mark = torch.zeros_like(mask)
-    for row, sample in enumerate(samples):
-        mark[row, sample.marks[name]] = True
-    return mark
 
 
 def _padded(rows: Sequence[Sequence[float]], batch: CompletionBatch) -> Tensor:

@@ -46,6 +46,7 @@ class StudyConfig(TrainConfig):
     overrides: list[str]
     credit: bool
     mistakes: bool
+    placement: bool
     ceilings: bool
     rates: list[float]
     arms_of: dict[str, list[str]]
@@ -62,6 +63,10 @@ class StudyConfig(TrainConfig):
         for pair in self.pairs:
             if len(pair) != 2 or not set(pair) <= set(self.arms):
                 raise ConfigError(f"Every entry of pairs must hold two of the arms, but one is {pair}.")
+        if self.placement and not self.pairs:
+            raise ConfigError(
+                "placement=true compares arms with their controls, so pairs must name them, but is empty."
+            )
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
         unknown = {*self.arms_of, *self.expected} - {*self.conditions}
@@ -157,7 +162,7 @@ def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
         "logged",
         "overrides",
     )
-    switches = ("seeds", "credit", "mistakes", "rates", "expected")
+    switches = ("seeds", "credit", "mistakes", "placement", "rates", "expected")
     evaluation = jobs[0].settings.evaluation
     return {key: getattr(cfg, key) for key in (*told, *switches)} | {
         "kinds": {arm: kind_of(arm, how) for arm, how in cfg.arms.items()},

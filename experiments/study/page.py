@@ -8,6 +8,8 @@ import pandas as pd
 
 from experiments.study.credit_dynamics import credit_changes, credit_table, draw_credit, draw_profile
 from experiments.study.mistakes import draw_mistakes, mistakes_shares, mistakes_table
+from experiments.study.overview import choice_and_gain, overview
+from experiments.study.placement import QUANTITIES, placement_table
 from experiments.study.studies import (
     arm_differences,
     arm_scores,
@@ -28,7 +30,7 @@ from oar.statistics.power import POWER
 from oar.tasks.words import MISTAKES
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
-PAIRS, LOGGED = "pairs.csv", "logged.csv"  # files that only studies have which ask for them
+PAIRS, LOGGED, PLACEMENT = "pairs.csv", "logged.csv", "placement.csv"  # of studies alone that ask for them
 CURVES = "curves.parquet"  # what the runs logged of the metrics that are drawn over steps
 METRICS = {SAMPLED_METRIC: "avg@k, temperature 1", GREEDY_METRIC: "pass@1, greedy"}
 
@@ -48,6 +50,8 @@ def write_results(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, p
         tables["credit.csv"] = credit_table(runs)
     if about["mistakes"]:
         tables["mistakes.csv"] = mistakes_table(runs)
+    if about["placement"]:
+        tables[PLACEMENT] = placement_table(runs)
     for name, one in tables.items():
         write_csv(one, folder / name)
     curves = [
@@ -101,6 +105,11 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
         mistakes = pd.read_csv(folder / "mistakes.csv")
         shares = mistakes_shares(mistakes)
         draw_mistakes(mistakes, folder / "mistakes.png")
+    choice: dict[str, Any] = {"quantities": QUANTITIES, "overview": [], "correlation": None}
+    if pairs is not None and about.get("placement"):  # studies of before have no such key
+        placement = pd.read_csv(folder / PLACEMENT)
+        choice["overview"] = overview(about, scores, table, pairs, placement)
+        choice["correlation"] = choice_and_gain(about, pairs, placement)
     return write_page(
         folder / f"{about['name']}.md",
         TEMPLATE,
@@ -117,6 +126,7 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
         changes=changes,
         shares=shares,
         kinds=MISTAKES,
+        **choice,
         confidence=f"{CONFIDENCE:.0%}",
         level=f"{1 - CONFIDENCE:.0%}",
         power=f"{POWER:.0%}",

@@ -75,6 +75,19 @@ def read_samples(folder: Path, step: int | None) -> tuple[int, list[Sample]]:
 
     Raises DataError where there are none, or a line is not one of `sample_rows`.
     """
+    found = read_steps(folder)
+    chosen = max(found, default=None) if step is None else step
+    if chosen not in found:
+        raise DataError(
+            f"{folder / SAMPLES} must hold completions of step {step}, but holds steps "
+            f"{', '.join(map(str, found)) or 'none'}: choose one of them (tracking.samples_every says of which steps a run "
+            "keeps some)."
+        )
+    return chosen, found[chosen]
+
+
+def read_steps(folder: Path) -> dict[int, list[Sample]]:
+    """By step the completions that the run in `folder` kept. Raises DataError as `read_samples`."""
     path = folder / SAMPLES
     if not path.exists():
         raise DataError(f"{folder} must be the folder of a run that keeps samples, but has no {SAMPLES}: change run.")
@@ -83,13 +96,7 @@ def read_samples(folder: Path, step: int | None) -> tuple[int, list[Sample]]:
     for number, line in enumerate(lines, start=1):
         at, sample = _read(line, f"{path}, line {number}")
         found.setdefault(at, []).append(sample)
-    chosen = max(found, default=None) if step is None else step
-    if chosen not in found:
-        raise DataError(
-            f"{path} must hold completions of step {step}, but holds steps {', '.join(map(str, found)) or 'none'}: choose one "
-            "of them (tracking.samples_every says of which steps a run keeps some)."
-        )
-    return chosen, found[chosen]
+    return found
 
 
 def _sample(task: Task, report: StepReport, row: int) -> Sample:

@@ -138,6 +138,7 @@ def toy_study(**switches: bool) -> dict[str, Any]:
             "k": 4,
             "credit": False,
             "mistakes": False,
+            "placement": False,
         },
         **switches,
     }
