@@ -195,12 +195,18 @@ class Credited:
 
     @staticmethod
     def joined(parts: Sequence["Credited"], shape: torch.Size, ranks: Ranks, device: torch.device) -> "Credited":
-        """All B completions (shape: (B, T)) in the batch's order; every one must be in a part of exactly one rank."""
-        values = [torch.zeros(shape, device=device) for _ in range(5)]
+        """All B completions (shape: (B, T)) in the batch's order; each may be in a part of one rank.
+
+        One that is in none was not scored: its tokens weigh 1, and all else is 0.
+        """
+        values, scored = [torch.zeros(shape, device=device) for _ in range(5)], torch.zeros(shape[0], device=device)
         for part in parts:
+            scored[part.rows] = 1
             for whole, some in zip(values, part._values(), strict=True):
                 whole[part.rows] = some
-        return Credited(torch.arange(shape[0], device=device), *(ranks.total(whole) for whole in values))
+        found = Credited(torch.arange(shape[0], device=device), *(ranks.total(whole) for whole in values))
+        found.token_weights[ranks.total(scored) == 0] = 1
+        return found
 
     def _values(self) -> tuple[Tensor, ...]:
         return self.old_logprobs, self.entropy, self.token_importance, self.token_weights, self.token_advantages

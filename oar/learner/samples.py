@@ -63,11 +63,11 @@ class Sample:
 
 
 def sample_rows(task: Task, report: StepReport, count: int) -> list[dict[str, object]]:
-    """The first `count` completions of a step that have an advantage (any, where none has): one row each."""
+    """The first `count` completions of a step that have an advantage, then others that were scored: one row each."""
     graded, credit = report.graded, report.credited
     has_advantage = (credit.token_advantages * graded.batch.completion_mask).abs().sum(dim=1) > 0
-    order = (~has_advantage).int().argsort(stable=True).tolist()
-    return [asdict(_sample(task, report, row)) for row in order[:count]]
+    order = (~has_advantage).int().argsort(stable=True)
+    return [asdict(_sample(task, report, row)) for row in order[report.scored[order]][:count].tolist()]
 
 
 def read_samples(folder: Path, step: int | None) -> tuple[int, list[Sample]]:

@@ -15,12 +15,14 @@ from transformers import PreTrainedModel
 
 from oar.common.clock import Clock
 from oar.common.errors import DataError
+from oar.common.seeding import derive_seed
 from oar.config import TrainConfig, build
 from oar.learner.beside import Beside
 from oar.learner.collect import GradedBatch, GradedGroup, collate_groups
 from oar.learner.compared import compared
 from oar.learner.credit import Credited, Method, StepCredit, credit_assigner
 from oar.learner.distributed import ALONE, Ranks, share_graded
+from oar.learner.idle import stands_for
 from oar.learner.parity import parity_metrics
 from oar.learner.recovery import Steady, once
 from oar.learner.rollouts import GroupSampler, GroupStream
@@ -47,6 +49,7 @@ class StepReport:
     graded: GradedBatch
     advantages: Tensor
     credited: Credited
+    scored: Tensor  # (B,) whether `credited` knows a completion's logprobs
 
 
 class Learner:
@@ -92,19 +95,20 @@ class Learner:
         with self.groups.drawing_next(self.step, clock):
             with clock("scoring"):
                 # With one update the weights that score are those that are updated: its own forward scores and credits too.
-                idle = ~data.contributing(self.beside.kl_reference)  # the update runs no forward for these
-                scored = self.score(data, credit, torch.ones_like(idle) if credit.comes_first else idle)
+                counts = self.counts(data, credit)
+                learns = data.contributing(self.beside.kl_reference)
+                scored = self.score(data, credit, counts > 0 if credit.comes_first else (counts > 0) & ~learns)
             with clock("update"):
-                update, credited = self.update(data, credit, scored, graded.weight_version)
+                update, credited = self.update(data, credit, scored, counts, graded.weight_version)
                 update |= self.beside.learn(graded, credit.known, credited.old_logprobs)
         self.step += 1
         self.beside.follow(self.model, self.step)
         with clock("sync"):
             steady(self.publish)
-        metrics = batch_metrics(graded, advantages, credited, cfg.num_generations) | drawn.metrics | update
+        metrics = batch_metrics(graded, advantages, credited, counts, cfg.num_generations) | drawn.metrics | update
         if self.cfg.method.generic is not None:
             metrics |= generic_metrics(graded, cfg.num_generations, self.cfg.method.generic.members)
-        return StepReport(metrics, clock.seconds(), graded, advantages, credited)
+        return StepReport(metrics, clock.seconds(), graded, advantages, credited, counts > 0)
 
     def fits(self, problem: Problem) -> bool:
         """Whether its prompt leaves room for a whole completion: the engine refuses one that does not.
@@ -176,6 +180,13 @@ class Learner:
             known,
         )
 
+    def counts(self, data: LossBatch, credit: StepCredit) -> Tensor:
+        """(B,) how many completions each one's scores stand for: `stands_for`, or 1 where the credit needs them all."""
+        idle = ~data.contributing(self.beside.kl_reference)  # the update runs no forward for these
+        if credit.needs_batch:
+            return torch.ones_like(idle, dtype=torch.float32)
+        return stands_for(idle, self.cfg.learner.num_generations, derive_seed(self.cfg.seed, "idle", self.step))
+
     @torch.no_grad()
     def score(self, data: LossBatch, credit: StepCredit, which: Tensor) -> list[Credited]:
         """This rank's share of the completions that `which` (B,) marks, by forwards that leave no graph."""
@@ -202,12 +213,12 @@ class Learner:
         return everything, Scores(self.ranks.total(logprobs), self.ranks.total(entropy))
 
     def update(
-        self, data: LossBatch, credit: StepCredit, scored: list[Credited], version: int
+        self, data: LossBatch, credit: StepCredit, scored: list[Credited], counts: Tensor, version: int
     ) -> tuple[dict[str, float], Credited]:
         """`updates_per_rollout` optimizer steps on completions of weights `version`, each on its share of whole groups.
 
-        Returns their mean metrics and the credit of all completions. Raises DataError on a gradient that is not finite,
-        SyncError where sampler and learner disagree.
+        `counts`: as `counts` gives them. Returns their mean metrics and the credit of all completions. Raises DataError on a
+        gradient that is not finite, SyncError where sampler and learner disagree.
         """
         cfg, reports = self.cfg.learner, []
         joined = partial(Credited.joined, shape=data.loss_mask.shape, ranks=self.ranks, device=self.model.device)
@@ -232,8 +243,8 @@ class Learner:
                     ranks=self.ranks,
                 )
             known = joined([*scored, *found]) if known is None else known
-            # Every completion has been scored by now, and no weight has moved.
-            parity = self.parity(data, known, version)
+            # Whoever is to be scored has been by now, and no weight has moved.
+            parity = self.parity(data, known, counts > 0, version)
             norm = float(whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.max_grad_norm)))
             if not math.isfinite(norm):
                 raise DataError(f"The gradient of step {self.step} is {norm}: lower learner.lr or look at the rewards.")
@@ -242,14 +253,15 @@ class Learner:
         assert known is not None  # there is at least one update
         return {name: sum(report[name] for report in reports) / len(reports) for name in reports[0]}, known
 
-    def parity(self, data: LossBatch, credited: Credited, version: int) -> dict[str, float]:
+    def parity(self, data: LossBatch, credited: Credited, scored: Tensor, version: int) -> dict[str, float]:
         """How far sampler and learner are apart. Raises SyncError where it is too far for one and the same weights.
 
         Weights of an older version differ by what was learned since, for which there is no bound.
         """
         bound = self.cfg.sync.max_logprob_diff if version == self.step else math.inf
         batch = data.batch
-        return parity_metrics(batch.sampler_logprobs, credited.old_logprobs, batch.completion_mask, bound=bound)
+        mask = batch.completion_mask & scored[:, None]
+        return parity_metrics(batch.sampler_logprobs, credited.old_logprobs, mask, bound=bound)
 
     def publish(self) -> None:
         """Give the engine the weights, under version `step`."""
@@ -257,21 +269,21 @@ class Learner:
 
 
 def batch_metrics(
-    graded: GradedBatch, advantages: Tensor, credited: Credited, num_generations: int
+    graded: GradedBatch, advantages: Tensor, credited: Credited, counts: Tensor, num_generations: int
 ) -> dict[str, float]:
-    """Diagnostics of the rollouts and of their credit (docs/METHOD.md §8)."""
+    """Diagnostics of the rollouts and of their credit (docs/METHOD.md §8); counts (B,): how many each one's scores stand for."""
     batch, mask = graded.batch, graded.batch.completion_mask
-    reweighted = batch.has_segments & (advantages != 0)
-    token_advantages = credited.token_advantages[mask]
+    counted = counts[:, None] * mask
+    reweighted = batch.has_segments & (advantages != 0) & (counts > 0)
     weights = weight_metrics(credited.token_weights[reweighted], batch.reasoning_mask[reweighted])
     metrics = {
         "train/reward_mean": float(graded.rewards.mean()),
         "train/accuracy": float(graded.correct.float().mean()),
         "train/zero_advantage_groups": float((advantages.view(-1, num_generations) == 0).all(dim=1).float().mean()),
-        "train/entropy": float(credited.entropy[mask].mean()),
+        "train/entropy": float((credited.entropy * counted).sum() / counted.sum()),
         "train/completion_length": float(mask.sum(dim=1).float().mean()),
         "train/truncated_share": float(graded.truncated.double().mean()),
-        "credit/mean_abs_advantage": float(token_advantages.abs().mean()),
+        "credit/mean_abs_advantage": float((credited.token_advantages.abs() * counted).sum() / mask.sum()),
         "probe/fallback_share": float((~batch.has_segments).float().mean()),
     }
     names = graded.terms[0] if graded.terms else ()

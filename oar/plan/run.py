@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from oar.common.errors import ConfigError
 from oar.config import MethodConfig, TrainConfig, build
 from oar.config.checks import require
-from oar.method.importance import CreditSignal, gives, needs_continuations
+from oar.method.importance import CreditSignal, gives, needs_batch, needs_continuations
 from oar.plan.assumptions import Assumptions
 from oar.plan.memory import FLOAT32, GIB, NUMBER_BYTES, Memory, memory_of
 from oar.plan.model import Architecture
@@ -185,7 +185,7 @@ def step_costs(
     stages = {
         "generation": generated / (assume.engines * assume.generated_tokens_per_s),
         "importance": learner.batch_size * assume.contributing_share * flops / per_second,
-        "update": update_work(cfg, assume).flops(model) / per_second,
+        "update": update_work(cfg, assume, scores_all=needs_batch(estimator)).flops(model) / per_second,
         "sync": NUMBER_BYTES[cfg.model.dtype] * model.parameters / (assume.sync_gb_per_s * GIGA),
     }
     step = sum(stages.values())

@@ -124,14 +124,14 @@ def to_inputs(work: Work) -> Work:
     return Work(work.tokens, 2 * work.pairs, work.read)
 
 
-def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
+def update_work(cfg: TrainConfig, assume: Assumptions, *, scores_all: bool = False) -> Work:
     """Forwards and backwards of one step by the learner, importance apart; a backward is two forwards.
 
-    On the policy (one update per rollout) a completion with an advantage has one forward that scores, credits and learns,
-    and one without it a forward that only scores. Otherwise all are scored first. A KL term gives every completion a
-    gradient and a forward of the reference. The backward computes the logits once more
-    (oar/method/forward/projection.py), and with checkpointing the blocks. Source of the factor: Kaplan et al. 2020,
-    section 2.1.
+    On the policy (one update per rollout) a completion with an advantage has one forward that scores, credits and learns;
+    of those without it one in each group is scored, or each where a method compares them (`scores_all`). Otherwise those that
+    learn are scored first as well. A KL term gives every completion a gradient and a forward of the reference. The backward
+    computes the logits once more (oar/method/forward/projection.py), and with checkpointing the blocks. Source of the factor:
+    Kaplan et al. 2020, section 2.1.
     """
     prompt, tokens = assume.prompt_tokens, assume.completion_tokens
     lengths = Lengths(prompt, tokens - 1, 0, 0, together(cfg.learner, prompt, tokens))
@@ -139,8 +139,10 @@ def update_work(cfg: TrainConfig, assume: Assumptions) -> Work:
     learning = completion * 3 + Work(read=completion.read) + completion.blocks(cfg.learner.activation_checkpointing)
     kl = cfg.learner.kl_coef > 0
     share = 1.0 if kl else assume.contributing_share
-    scored = 1.0 - share if cfg.learner.updates_per_rollout == 1 else 1.0
-    return (learning * share + completion * (scored + kl)) * cfg.learner.batch_size
+    first = share if cfg.learner.updates_per_rollout > 1 else 0.0
+    alone = replace(lengths, together=1).forward(tokens, tokens)
+    idle = completion if scores_all else alone * (1 / cfg.learner.num_generations)
+    return (learning * share + completion * (first + kl) + idle * (1 - share)) * cfg.learner.batch_size
 
 
 def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerConfig) -> Work:

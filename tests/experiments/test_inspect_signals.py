@@ -50,7 +50,14 @@ def kept(folder: Path, cfg: TrainConfig, *texts: str) -> list[Sample]:
     credited = Credited.joined(scored, data.loss_mask.shape, ALONE, torch.device("cpu"))
     tracker = Tracker(folder)
     tracker.resume(-1)
-    tracker.log_samples(STEP, sample_rows(task(), StepReport({}, {}, graded, data.advantages, credited), len(texts)))
+    tracker.log_samples(
+        STEP,
+        sample_rows(
+            task(),
+            StepReport({}, {}, graded, data.advantages, credited, torch.ones(len(texts), dtype=torch.bool)),
+            len(texts),
+        ),
+    )
     step, samples = read_samples(folder, None)
     assert step == STEP
     return samples

@@ -80,8 +80,10 @@ def test_generic_members_are_learned_under_their_own_prompt(start: Path) -> None
     assert report.metrics["generic/reward_mean"] == pytest.approx(float(graded.rewards[~own].mean()))
     assert report.metrics["generic/accuracy"] == pytest.approx(float(graded.correct[~own].float().mean()))
     prompts = {row["row"]: row["prompt"] for row in sample_rows(learner.task, report, 24)}
-    for row, problem in enumerate(graded.problems):
-        shown = prompts[row]
+    assert any(own[row] for row in prompts)
+    assert not all(own[row] for row in prompts)
+    for row, shown in prompts.items():
+        problem = graded.problems[row]
         assert shown == problem.question if own[row] else problem.question.endswith(f". {shown}")
 
 

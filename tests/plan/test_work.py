@@ -145,9 +145,10 @@ def test_operations_of_an_update_by_hand():
     assert once == Work(10, 55, 6)  # 10 tokens: 1 + 2 + ... + 10 pairs
     once_more = Work(read=6)  # the backward computes the logits again
     cfg.learner.micro_batch_tokens = 16  # 3 + 2 x 7 = 17 tokens do not fit: each has a prompt of its own
-    assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 8
-    cfg.learner.updates_per_rollout = 2  # all are scored first
-    assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 16
+    assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 4  # of two that do not learn one is scored
+    assert update_work(cfg, assume, scores_all=True) == (once * 3 + once_more) * 8 + once * 8
+    cfg.learner.updates_per_rollout = 2  # those that learn are scored first
+    assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 12
     cfg.learner.kl_coef = 0.1  # all have a gradient, and the reference runs
     assert update_work(cfg, assume) == (once * 3 + once_more) * 16 + once * 32
     cfg.learner.activation_checkpointing = True  # blocks once more as well
@@ -302,7 +303,8 @@ def test_tokens_of_a_step_are_those_the_plan_says(method, bounds, tmp_path):
         own = Lengths(*(int(count[row]) for count in lengths))
         foretold += importance_work(built.signal, own, cfg.learner).tokens
         foretold += auxiliary_work(built.auxiliary, own, cfg.learner).tokens
-    update = len(pack_completions(batch)[0]) + len(pack_completions(batch.rows(learning))[0])
+    forwards = (report.scored & ~learning, learning, learning)
+    update = sum(len(pack_completions(batch.rows(rows))[0]) for rows in forwards if rows.any())
     of_weights = counts[id(learned)].backward if learned is not None else 0  # which cost a backward once more
     measured = sum(count.forward + count.backward for count in counts.values()) + of_weights - update
     assert bounds[0] * measured <= foretold <= bounds[1] * measured
