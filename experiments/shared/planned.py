@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,12 @@ def planned(config: DictConfig) -> Planned:
         of_run.model.path = "no weights are read"
     settings, run = validated(OmegaConf.masked_copy(config, own), PlanConfig), validated(of_run, TrainConfig)
     scorer = None if run.probe.path is None else sizes_in(run.probe.path, "probe.path")[0]
-    return Planned(settings, run, *sizes_of(run.model, settings.architectures if no_folder else None), scorer)
+    sizes = (
+        sizes_by_name(run.model.name, settings.architectures)
+        if no_folder
+        else sizes_of(run.model, settings.architectures)
+    )
+    return Planned(settings, run, *sizes, scorer)
 
 
 def method_settings(methods: Sequence[str], run: TrainConfig) -> dict[str, MethodConfig]:
@@ -62,26 +67,31 @@ def credit_signals(methods: Mapping[str, MethodConfig], run: TrainConfig) -> dic
     return {name: build("method.estimator", one.estimator, run.allow_targets) for name, one in methods.items()}
 
 
-def sizes_of(cfg: ModelConfig, known: dict[str, Any] | None) -> tuple[Architecture, str]:
+def sizes_by_name(name: str, known: Mapping[str, Any]) -> tuple[Architecture, str]:
+    """The sizes that conf/plan.yaml has of a model. Raises ConfigError where it has none."""
+    if name not in known:
+        raise ConfigError(
+            f"A plan needs the model's sizes: give model.path, or a model that conf/plan.yaml knows ({', '.join(known)}), "
+            f"not {name}."
+        )
+    return Architecture(**known[name]), "conf/plan.yaml"
+
+
+def sizes_of(cfg: ModelConfig, known: Mapping[str, Any]) -> tuple[Architecture, str]:
     """The sizes of the model in a folder, or of the one that will be taught, and where they come from.
 
-    known: where there is neither, the sizes by model.name. Raises ConfigError or DataError where there are none.
+    known: by the name of a folder that a warm start begins with, where it is not there yet. Raises ConfigError or DataError where
+    there are none.
     """
-    if known is not None:
-        if cfg.name not in known:
-            raise ConfigError(
-                "A plan needs the model's sizes: give model.path, or a model that conf/plan.yaml knows "
-                f"({', '.join(known)}), not {cfg.name}."
-            )
-        return Architecture(**known[cfg.name]), "conf/plan.yaml"
-    if cfg.path is None:
-        teaching = build("model.teach", cfg.teach)
-        if isinstance(teaching, WarmStart):
-            return sizes_of(replace(cfg, path=teaching.start), None)
-        taught = build_model(teaching, teaching.lesson().tokenizer())
-        return Architecture.from_config(taught.config.to_dict(), "model.teach"), "model.teach"
-    refuse_missing_model(cfg)
-    return sizes_in(cfg.path, "model.path")
+    if cfg.path is not None:
+        refuse_missing_model(cfg)
+        return sizes_in(cfg.path, "model.path")
+    teaching = build("model.teach", cfg.teach)
+    if isinstance(teaching, WarmStart):
+        start = Path(teaching.start)
+        return sizes_in(teaching.start, "model.teach.start") if start.exists() else sizes_by_name(start.name, known)
+    taught = build_model(teaching, teaching.lesson().tokenizer())
+    return Architecture.from_config(taught.config.to_dict(), "model.teach"), "model.teach"
 
 
 def sizes_in(path: str, key: str) -> tuple[Architecture, str]:

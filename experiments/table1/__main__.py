@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from experiments.table1.page import write_table1
 from oar.analysis.claims.claims import NOT_RUN
 from oar.analysis.claims.page import read_ledger
-from oar.analysis.reports.methods import BASE
+from oar.analysis.reports.methods import BASE, GRPO
 from oar.command_line.entry import entry
 from oar.command_line.overrides import overrides_of_runs
 from oar.config import Table1Config, validated
@@ -61,17 +61,22 @@ def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
     common = overrides_of_runs(typed, set(Table1Config.__annotations__), TABLE_SAYS)
     jobs = []
     for seed in range(1, cfg.seeds + 1):
-        for name in (BASE, *cfg.methods):
-            overrides = [
-                f"tracking.group='{folder.name}'",
-                *common,
-                f"seed={seed}",
-                f"method={'grpo' if name == BASE else name}",
-            ]
-            steps = 0 if name == BASE else cfg.steps
+        for arm, method in arms(cfg).items():
+            overrides = [f"tracking.group='{folder.name}'", *common, f"seed={seed}", *method]
+            steps = 0 if arm == BASE else cfg.steps
             overrides += [] if steps is None else [f"learner.steps={steps}"]
-            jobs.append(Job(folder / "cells" / f"{name}-seed{seed}", overrides, composed_run(overrides), name))
+            jobs.append(Job(folder / "cells" / f"{arm}-seed{seed}", overrides, composed_run(overrides), arm))
     return jobs
+
+
+def arms(cfg: Table1Config) -> dict[str, list[str]]:
+    """Overrides by the name of what is compared: the base model, the methods, and where asked for each one's shuffled control."""
+    found = {BASE: ["method=grpo"]}
+    for name in cfg.methods:
+        found[name] = [f"method={name}"]
+        if cfg.shuffled and name != GRPO:
+            found[f"{name}_shuffled"] = [f"method={name}", "method.control=shuffled"]
+    return found
 
 
 if __name__ == "__main__":

@@ -197,6 +197,7 @@ class Table1Config(TrainConfig):
     seeds: int
     steps: int | None
     methods: list[str]
+    shuffled: bool
     parallel_runs: int
 
     def __post_init__(self) -> None:

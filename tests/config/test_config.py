@@ -14,10 +14,11 @@ from oar.config.saved import changed_settings
 from oar.learner.credit import Method
 
 CONF = Path(__file__).parents[2] / "conf"
+OF_OTHERS = ("assume", "experiment", "subject", "table1_methods")  # groups of other entry points than train
 GROUPS = [
     f"{folder.name}={option.stem}"
     for folder in sorted(CONF.iterdir())
-    if folder.is_dir() and folder.name not in ("assume", "experiment", "subject")  # of other entry points than train
+    if folder.is_dir() and folder.name not in OF_OTHERS
     for option in sorted(folder.glob("*.yaml"))
 ]
 
@@ -89,7 +90,7 @@ def test_a_model_brings_its_template_and_the_command_line_has_the_last_word():
     assert validated(composed(), TrainConfig).template is None
 
 
-@pytest.mark.parametrize("profile", ["embedded", "paper", "single_gpu"])
+@pytest.mark.parametrize("profile", ["embedded", "laptop", "paper", "single_gpu"])
 def test_a_debugging_run_is_small_in_every_profile(profile):
     cfg = validated(composed("debug=one_step", f"profile={profile}", "model.path=folder", "learner.lr=1"), TrainConfig)
     assert (cfg.learner.steps, cfg.learner.batch_size, cfg.evaluation.final_problems) == (1, 32, 2)

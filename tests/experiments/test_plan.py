@@ -36,7 +36,8 @@ def planned(run):
 
 
 @pytest.mark.parametrize(
-    ("profile", "parameters"), [("paper", 7_615_616_512), ("single_gpu", 1_543_714_304), ("embedded", 472_960)]
+    ("profile", "parameters"),
+    [("paper", 7_615_616_512), ("single_gpu", 1_543_714_304), ("embedded", 472_960), ("laptop", 162_826_560)],
 )
 def test_profiles_are_planned_without_weights_data_or_network(profile, parameters, planned):
     """And docs/GPU.md has the hours that are planned."""
@@ -48,7 +49,7 @@ def test_profiles_are_planned_without_weights_data_or_network(profile, parameter
     shown = [line for line in (ROOT / "docs" / "GPU.md").read_text().splitlines() if line.startswith(f"| `{profile}`")]
     hours = [f"{methods[method]['device_hours']:.1f}" for method in ("grpo", "oar_g", "oar_p_routes", "oar_p")]
     row = [f"`{profile}`", str(found["assumptions"]["devices"]), *hours]
-    assert shown == ([] if profile == "embedded" else [f"| {' | '.join(row)} |"])
+    assert shown == ([] if profile in ("embedded", "laptop") else [f"| {' | '.join(row)} |"])
 
 
 def test_embedded_sizes_are_those_of_the_taught_model(planned):
@@ -90,7 +91,11 @@ def test_a_person_reads_tables(run):
         (["model.path=here"], "{", "must hold JSON, but does not"),
         (["model.path=here"], '{"model_type": "gpt2"}', "models of type qwen2 or llama, but"),
         (["model.path=here"], '{"model_type": "qwen2", "hidden_size": 64}', "must give num_hidden_layers, "),
-        (["model.name=mine"], None, "that conf/plan.yaml knows (qwen2_5_7b, qwen2_5_math_7b, qwen2_5_1_5b), not mine"),
+        (
+            ["model.name=mine"],
+            None,
+            "that conf/plan.yaml knows (qwen2_5_7b, qwen2_5_math_7b, qwen2_5_1_5b, smollm2), not mine",
+        ),
         (["+assume.gpus=3"], None, "gpus"),
         (["learner.micro_batch_tokens=257536"], None, "A device must hold"),
     ],

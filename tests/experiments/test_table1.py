@@ -5,10 +5,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.table1.__main__ import overview
+from experiments.table1.__main__ import arms, overview
 from experiments.table1.page import write_table1
 from oar.analysis.claims.claims import REFERENCE
 from oar.common.errors import DataError
+from oar.config import Table1Config, validated
+from tests.config.test_config import composed
 from tests.experiments.made_runs import describe_run, write_lines
 
 PROVENANCE: dict[str, object] = {
@@ -222,3 +224,18 @@ def test_cells_that_cannot_stand_in_one_table_are_refused(tmp_path: Path) -> Non
         with pytest.raises(DataError, match=r"do not measure .* alike"):
             write(cells, out)
     assert not out.exists()
+
+
+def test_methods_beside_their_own_weights_on_other_tokens() -> None:
+    cfg = validated(composed("profile=laptop", name="table1"), Table1Config)
+    assert cfg.shuffled, "conf/table1_methods has it"
+    assert arms(cfg) == {
+        "base": ["method=grpo"],
+        "grpo": ["method=grpo"],
+        "oar_g": ["method=oar_g"],
+        "oar_g_shuffled": ["method=oar_g", "method.control=shuffled"],
+        "oar_p_routes": ["method=oar_p_routes"],
+        "oar_p_routes_shuffled": ["method=oar_p_routes", "method.control=shuffled"],
+    }
+    plain = validated(composed(name="table1"), Table1Config)
+    assert list(arms(plain)) == ["base", "grpo", "oar_g", "oar_p"]
