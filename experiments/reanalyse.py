@@ -77,11 +77,13 @@ def pictures() -> dict[str, Pictures]:
     """Of results that no statistics of today would change: what draws each picture from the table, by folder."""
     names = ("fidelity", "gradient_signal", "bench_importance")
     fidelity, gradient, bench = (OmegaConf.load(ROOT / "conf" / f"{name}.yaml") for name in names)
+    sheets = OmegaConf.load(ROOT / "conf" / "experiment" / "sheet_gradients.yaml")
     return {
         "recall": recall.PICTURES,
         **signals.PICTURES,
         "fidelity": {"fidelity.png": partial(draw_fidelity, lead=tuple(fidelity.pairs[0]), series=fidelity.series)},
         "gradient_signal": gradient_signal.pictures(reference=gradient.reference, judged=gradient.judged),
+        "sheet_gradients": gradient_signal.pictures(reference=gradient.reference, judged=sheets.judged),
         "bench_importance": {"bench_importance.png": partial(draw_bench, faithful=bench.faithful)},
         "bench_learner": {"bench_learner.png": draw_bench_learner},
     }

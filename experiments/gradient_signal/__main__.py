@@ -27,6 +27,7 @@ from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path, kept_table
+from oar.common.clock import Clock
 from oar.common.errors import ConfigError
 from oar.common.progress import progress_bars, stage
 from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
@@ -36,7 +37,7 @@ from oar.config.checks import AtLeast, Positive
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, grade_rollouts
-from oar.learner.credit import credit_assigner, given_credit
+from oar.learner.credit import Credited, StepCredit, credit_assigner, given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import weight_metrics
@@ -44,6 +45,7 @@ from oar.model.load import load_policy, load_scorer, load_tokenizer, weight_file
 from oar.tasks.task import Task
 from oar.tasks.words import language
 
+STEPS = "steps.csv"  # of experiments.study, where it trains to a threshold
 CLASSES = ("causal", "signs", "filler", "words", "end")
 PROBLEMS_AT_A_TIME = 16  # drawn by one call of the model
 
@@ -52,6 +54,7 @@ PROBLEMS_AT_A_TIME = 16  # drawn by one call of the model
 class GradientSignalConfig:
     """One measurement; the keys are explained in conf/gradient_signal.yaml."""
 
+    name: str
     seed: int
     overrides: list[str]
     prompts: Positive
@@ -59,6 +62,8 @@ class GradientSignalConfig:
     batches: list[int]
     judged: int
     reference: str
+    target: str | None
+    foretold: str | None
     arms: dict[str, list[str]]
     conditions: dict[str, list[str]]
     threads: Positive
@@ -72,6 +77,10 @@ class GradientSignalConfig:
             raise ConfigError(f"judged must be one of batches, {self.batches}, but is {self.judged}.")
         if self.reference not in self.arms or not self.conditions:
             raise ConfigError(f"reference must be one of arms, {', '.join(self.arms)}, and there must be a condition.")
+        if self.target is not None and self.target not in self.arms:
+            raise ConfigError(f"target must be null or one of arms, {', '.join(self.arms)}, but is {self.target!r}.")
+        if self.foretold is not None and not (Path(self.foretold) / STEPS).is_file():
+            raise ConfigError(f"foretold must be a folder with a {STEPS} (experiments.study), but is {self.foretold}.")
 
 
 @entry
@@ -85,14 +94,18 @@ def main(config: DictConfig) -> None:
     with progress_bars() as progress:
         tables = [measured(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
     write_gradient_signal(
+        cfg.name,
         pd.concat(tables, ignore_index=True),
         folder,
         reference=cfg.reference,
         judged=cfg.judged,
-        run={key: getattr(cfg, key) for key in ("units", "prompts", "seed", "arms", "conditions")},
+        costs=None if cfg.foretold is None else pd.read_csv(Path(cfg.foretold) / STEPS),
+        run={
+            key: getattr(cfg, key) for key in ("units", "prompts", "seed", "target", "arms", "conditions", "foretold")
+        },
         provenance=collect_provenance(asdict(cfg), started=started, git=git),
     )
-    print(f"written to {folder}: gradient_signal.md, its csv and pictures, provenance.json")
+    print(f"written to {folder}: {cfg.name}.md, its csv and pictures, provenance.json")
 
 
 def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainConfig]:
@@ -112,7 +125,7 @@ def measured(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfi
     made_of = {
         "arms": {arm: own.identity() for arm, own in arms.items()},
         "weights": files_hash(weight_files(folder)),
-        "study": [cfg.seed, cfg.prompts, cfg.units, cfg.batches, cfg.judged, cfg.reference, cfg.threads],
+        "study": [cfg.seed, cfg.prompts, cfg.units, cfg.batches, cfg.judged, cfg.reference, cfg.target, cfg.threads],
         "code": code_hash(*(Path(__file__).with_name(name) for name in ("__main__.py", "cosines.py"))),
     }
 
@@ -132,14 +145,17 @@ def measure(
     task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
     graded = drawn(cfg, settings, model, task)
     scores = score_batch(model, graded.batch, settings)
-    weights = {name: token_weights(own, model, task, graded, scores) for name, own in arms.items()}
+    credits = {name: credited(own, model, task, graded, scores) for name, own in arms.items()}
     classes = {name: mask for name, mask in token_classes(graded, task).items() if mask.any()}
     advantages = completion_advantages(graded.rewards, settings.learner)
     rewarded = replace(settings.learner, divide_by_std=False, leave_one_out=True, aggregation="constant")
-    everything = {name: (advantages[:, None] * own, settings.learner) for name, own in weights.items()}
+    everything = {name: (own.token_advantages, settings.learner) for name, own in credits.items()}
     everything |= {name: (advantages[:, None] * mask, settings.learner) for name, mask in classes.items()}
-    uniform = completion_advantages(graded.rewards, rewarded)[:, None] * torch.ones_like(scores.logprobs)
-    everything[TARGET] = uniform, rewarded
+    if cfg.target is None:
+        target = completion_advantages(graded.rewards, rewarded)[:, None] * torch.ones_like(scores.logprobs)
+    else:  # with less noise than samples of the reward
+        target = credits[cfg.target].token_advantages
+    everything[TARGET] = target, rewarded
     rows = torch.arange(len(graded.batch)).chunk(cfg.units)
     gradients: dict[str, list[NDArray[np.float32]]] = {name: [] for name in everything}
     for unit, index in enumerate(rows):
@@ -156,7 +172,7 @@ def measure(
         batches=[*(batch / cfg.prompts for batch in cfg.batches), float("inf")],
         lr=settings.learner.lr,
     )
-    return pd.concat([table.assign(batch=table["batch"] * cfg.prompts), facts(graded, advantages, weights, classes)])
+    return pd.concat([table.assign(batch=table["batch"] * cfg.prompts), facts(graded, advantages, credits, classes)])
 
 
 def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedModel, task: Task) -> GradedBatch:
@@ -177,36 +193,45 @@ def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedMod
     return grade_rollouts(problems, groups, task, model.device, needs_answer=settings.probe.needs_answer)
 
 
-def token_weights(
+def credited(
     settings: TrainConfig, model: PreTrainedModel, task: Task, graded: GradedBatch, scores: Scores
-) -> Tensor:
-    """(B, T) as a training step of the arm would weigh the tokens once the probe's warm-up is over."""
+) -> Credited:
+    """As a training step of the arm would credit the tokens once the probe's warm-up is over."""
     estimator = build("method.estimator", settings.method.estimator, settings.allow_targets)
-    scorer = load_scorer(settings.probe.path, task.tokenizer, settings.model.dtype)
-    credit = credit_assigner(settings, task, estimator, settings.probe.warmup_steps, scorer)(
+    scorer, step = load_scorer(settings.probe.path, task.tokenizer, settings.model.dtype), settings.probe.warmup_steps
+    step_credit = StepCredit(
+        credit_assigner(settings, task, estimator, step, scorer),
+        None,
         model,
-        graded.batch,
-        scores,
+        graded,
+        graded.rewards,
         completion_advantages(graded.rewards, settings.learner),
-        seeds=[derive_seed(settings.seed, "gradient signal", "credit", row) for row in range(len(graded.batch))],
-        marks=graded.marks,
-        temperature=settings.rollout.temperature,
+        settings,
+        step,
+        Clock(model.device),
+        {
+            "announcement": task.encode_marker(settings.probe.conclude),
+            "step_end_ids": torch.tensor(task.step_end_ids(), device=model.device),
+        },
     )
-    return credit.token_weights
+    return step_credit(torch.arange(len(graded.batch), device=model.device), scores)
 
 
 def token_classes(graded: GradedBatch, task: Task) -> dict[str, Tensor]:
-    """(B, T) by CLASSES: what kind of token each token of a completion is; every token is of one kind.
+    """(B, T) by name of CLASSES: what kind of token each token of a completion is; every token is of one kind.
 
-    causal: digits and operators of the computation, as the task marks them; signs: `=` and `.`, which decide whether a result
-    is written out; filler: meaningless words; words: all else before the marker; end: marker, answer and EOS.
+    causal: those that carry the computation, as the task marks them; signs: `=` and `.`, which decide whether a result
+    is written out, where the task marks these; filler: meaningless words; words: all else before the marker; end: marker, answer
+    and EOS.
     """
     batch = graded.batch
-    filler_ids = torch.tensor([task.encode_marker(word)[0] for word in language.FILLER])
-    causal = graded.marks["causal"]
+    vocabulary = task.tokenizer.get_vocab()
+    filler_ids = torch.tensor([vocabulary[word] for word in language.FILLER if word in vocabulary])
     end = batch.completion_mask & ~batch.reasoning_mask & batch.has_answer[:, None]
-    signs = graded.marks["written"] & ~causal & ~end
+    causal = graded.marks["causal"] & ~end
+    signs = graded.marks.get("written", causal) & ~causal & ~end
     filler = torch.isin(batch.completion_ids, filler_ids.to(batch.completion_ids.device)) & batch.completion_mask & ~end
+    filler &= ~causal
     words = batch.completion_mask & ~(causal | end | signs | filler)
     return dict(zip(CLASSES, (causal, signs, filler, words, end), strict=True))
 
@@ -246,11 +271,11 @@ def gradient(
 
 
 def facts(
-    graded: GradedBatch, advantages: Tensor, weights: Mapping[str, Tensor], classes: Mapping[str, Tensor]
+    graded: GradedBatch, advantages: Tensor, credits: Mapping[str, Credited], classes: Mapping[str, Tensor]
 ) -> pd.DataFrame:
     """Rows of FACT: what the completions are like, the share of tokens of each class, the ESS ratio of each arm."""
     batch = graded.batch
-    tokens, credited = batch.completion_mask.sum(), batch.has_answer & (advantages != 0)
+    tokens, told = batch.completion_mask.sum(), batch.has_answer & (advantages != 0)
     found = {
         "accuracy": float(graded.rewards.mean()),
         "completion_tokens": float(batch.completion_lengths.float().mean()),
@@ -258,8 +283,8 @@ def facts(
         "with_advantage": float((advantages != 0).float().mean()),
         **{f"tokens/{name}": float(mask.sum() / tokens) for name, mask in classes.items()},
         **{
-            f"ess_ratio/{name}": weight_metrics(own[credited], batch.reasoning_mask[credited])["ess_ratio"]
-            for name, own in weights.items()
+            f"ess_ratio/{name}": weight_metrics(own.token_weights[told], batch.reasoning_mask[told])["ess_ratio"]
+            for name, own in credits.items()
         },
     }
     return pd.DataFrame([{"arm": name, "metric": FACT, "value": value} for name, value in found.items()])

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.gradient_signal.cosines import ALIGNMENT_RATIO, BEST, FACT, GAIN_RATIO, NOISE_SHARE, SIGNAL_SHARE
+from experiments.gradient_signal.foretold import foretold
 from oar.analysis.reports.figures import QUIET, dash, draw_dots, legend_below, panels, picture, series_of, style
 from oar.analysis.reports.methods import label, looks_of, numbered
 from oar.analysis.reports.page import write_csv, write_page
@@ -19,27 +20,30 @@ TEMPLATE = Path(__file__).with_name("page.md.j2")
 
 
 def write_gradient_signal(
+    name: str,
     table: pd.DataFrame,
     folder: Path,
     *,
     reference: str,
     judged: int,
+    costs: pd.DataFrame | None = None,
     run: Mapping[str, object],
     provenance: Mapping[str, object],
 ) -> Path:
-    """Write the page and its files into `folder`; returns the page.
+    """Write the page `name` and its files into `folder`; returns the page.
 
     table: `experiments.gradient_signal.cosines.signal_table` of every condition, with `condition`, batches in problems,
     and rows of facts;
-    judged: the batch that the shares and the forest are of; run: units, prompts, seed, and overrides of arms and conditions.
+    judged: the batch that the shares and the forest are of;
+    costs: steps.csv of a study that it is to foretell; run: units, prompts, seed, and overrides of arms and conditions.
     """
     classes, arms = token_classes(table), weightings(table)
     batches = sorted(batch for batch in table["batch"].unique() if np.isfinite(batch))
-    write_csv(table, folder / "gradient_signal.csv")
+    write_csv(table, folder / f"{name}.csv")
     for file, draw in pictures(reference=reference, judged=judged).items():
         draw(table, folder / file)
     return write_page(
-        folder / "gradient_signal.md",
+        folder / f"{name}.md",
         TEMPLATE,
         provenance,
         cells=cell_texts(table),
@@ -53,6 +57,7 @@ def write_gradient_signal(
         judged=judged,
         best=BEST,
         run=run,
+        foretold=[] if costs is None else foretold(table, costs, batch=judged),
     )
 
 

@@ -1,6 +1,7 @@
 """Signal and noise of gradients: products by a naive loop, alignment and gain by hand, known mixtures found again."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.gradient_signal.cosines import (
@@ -17,6 +18,7 @@ from experiments.gradient_signal.cosines import (
     signal_table,
     with_best_weights,
 )
+from experiments.gradient_signal.foretold import foretold
 from oar.common.errors import DataError
 
 INF = float("inf")
@@ -146,3 +148,30 @@ def test_an_arm_that_is_not_there_is_refused() -> None:
     _, gradients = made(units=4)
     with pytest.raises(DataError, match="'grpo'"):
         signal_table(gradients, reference="grpo", classes=[], batches=[1], lr=1.0)
+
+
+def test_what_alignment_foretold_by_hand() -> None:
+    """In `easy` the order of steps is that of alignment; in `hard` the best-aligned arm never gets there, so it comes last."""
+    aligned = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+    rows = [
+        [arm, ALIGNMENT_RATIO, 4.0, ratio, 0, 0, condition]
+        for condition in ("easy", "hard", "few")
+        for arm, ratio in aligned.items()
+        if condition != "few" or arm in "abc"
+    ]
+    table = pd.DataFrame(rows, columns=["arm", "metric", "batch", "value", "low", "high", "condition"])
+    steps = {"a": 90, "b": 70, "c": 50, "d": 30}
+    costs = pd.DataFrame(
+        [
+            [condition, arm, rate, seed, not (condition == "hard" and arm == "d"), steps[arm] + 10 * seed * slow]
+            for condition in ("easy", "hard", "few")
+            for arm in steps
+            for seed in (1, 2, 3)
+            for rate, slow in ((1e-3, 1), (3e-4, 20))  # the better rate counts
+        ],
+        columns=["condition", "arm", "rate", "seed", "reached", "steps"],
+    )
+    found = foretold(table, costs, batch=4)
+    assert [(condition, arms) for condition, arms, _ in found] == [("easy", 4), ("hard", 4)]
+    assert found[0][2] == pytest.approx(1)
+    assert found[1][2] == pytest.approx(-0.2)  # ranks 1 2 3 4 against 2 3 4 1: 1 - 6 * 12 / 60

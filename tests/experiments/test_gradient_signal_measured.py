@@ -9,9 +9,9 @@ import torch
 
 from experiments.gradient_signal.__main__ import (
     CLASSES,
+    credited,
     gradient,
     token_classes,
-    token_weights,
 )
 from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.learner.collect import grade_rollouts
@@ -80,7 +80,7 @@ def test_the_classes_gradients_add_up_to_the_uniform_one(drawn) -> None:
     def of(token_advantages):
         return gradient(model, graded, scores, token_advantages, index, settings.learner, 1.0)
 
-    uniform = token_weights(arms["grpo"], model, task, graded, scores)
+    uniform = credited(arms["grpo"], model, task, graded, scores).token_weights
     assert torch.equal(uniform, torch.ones_like(uniform))
     whole = of(advantages[:, None] * uniform)
     parts = [of(advantages[:, None] * mask) for mask in token_classes(graded, task).values()]
@@ -110,9 +110,9 @@ def test_every_arm_weighs_tokens_with_mean_one(drawn) -> None:
     mask = graded.batch.reasoning_mask & graded.batch.has_answer[:, None]
     for name, settings in arms.items():
         settings = replace(settings, learner=replace(settings.learner, num_generations=4))
-        weights = token_weights(settings, model, task, graded, scores)
+        weights = credited(settings, model, task, graded, scores).token_weights
         assert torch.all(weights[~mask] == 1), name
         assert float(weights[mask].mean()) == pytest.approx(1, abs=1e-5), name
     causal = graded.marks["causal"] & mask
-    weights = token_weights(arms["oracle_causal"], model, task, graded, scores)
+    weights = credited(arms["oracle_causal"], model, task, graded, scores).token_weights
     assert weights[causal].min() > 10 * weights[mask & ~causal].max()  # absolute threshold: floor 0.1 against 1 + beta

@@ -22,7 +22,7 @@ from tests.programs import run as run_program
 
 EASY, HARD = [1.0, 1.0, 0.5, 0.5], [0.5, 0.25, 0.0, 0.0]  # avg@4 of four problems
 SMALL = ("~arms", "+arms={grpo: ['method=grpo'], oar_g: ['method=oar_g']}")
-STUDIES = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml") if "arms:" in file.read_text())
+STUDIES = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml") if "ran: >-" in file.read_text())
 
 
 def finished(folder, arm, seed, scores, condition="default", **more):

@@ -1,0 +1,28 @@
+"""Did the alignment of a gradient before training foretell the steps that training took?"""
+
+import numpy as np
+import pandas as pd
+
+from experiments.gradient_signal.cosines import ALIGNMENT_RATIO
+from oar.statistics.attribution import spearman
+
+LEAST = 4  # arms of a condition, below which a rank correlation says nothing
+
+
+def foretold(table: pd.DataFrame, costs: pd.DataFrame, *, batch: int) -> list[tuple[str, int, float]]:
+    """By condition how many arms both know, and the rank correlation of their alignment at `batch` with how soon they got there.
+
+    table: `signal_table` with `condition`; costs: steps.csv of experiments.study, a row per run. An arm counts with its best
+    learning rate's median of steps; one that does not get there comes after all that do.
+    """
+    runs = costs.assign(steps=costs["steps"].where(costs["reached"], np.inf))
+    steps = runs.groupby(["condition", "arm", "rate"])["steps"].median().groupby(["condition", "arm"]).min()
+    aligned = table[(table["metric"] == ALIGNMENT_RATIO) & (table["batch"] == batch)]
+    both = aligned.set_index(["condition", "arm"])[["value"]].join(steps, how="inner")
+    late = both["steps"][np.isfinite(both["steps"])].max() + 1
+    both["steps"] = both["steps"].where(np.isfinite(both["steps"]), late)
+    return [
+        (str(condition), len(own), spearman(own["value"], -own["steps"]))
+        for condition, own in both.groupby("condition", sort=False)
+        if len(own) >= LEAST
+    ]
