@@ -1,5 +1,6 @@
 """What is wrong with overrides that Hydra refuses, in one sentence that says what was probably meant."""
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -41,6 +43,16 @@ def overrides_of_runs(typed: Sequence[str], own: Collection[str], said: Mapping[
         if key.split(".")[0] not in {*own, "output_dir"}:
             found.append(text)
     return found
+
+
+def own_configuration() -> list[str]:
+    """The `--config-dir FOLDER` that this program was started with, for those that it starts; [] where there is none."""
+    if not HydraConfig.initialized():
+        return []
+    sources = HydraConfig.get().runtime.config_sources
+    # Relative, so that what those programs record of themselves names no folder of this machine above this one.
+    typed = [os.path.relpath(one.path) for one in sources if one.provider == "command-line"]
+    return ["--config-dir", *typed] if typed else []
 
 
 def mistake(program: str, overrides: Sequence[str], error: Exception, *, multirun: bool = False) -> str:
