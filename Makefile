@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model reward-model smollm2 plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
+.PHONY: help setup doctor base-model reward-model smollm2 plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal league dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
@@ -34,6 +34,7 @@ takes.signals := EXPERIMENT SEED OUT
 takes.study := EXPERIMENT PROFILE SEEDS STEPS OUT
 takes.gradient-signal := SEED OUT
 takes.compare-methods := SEEDS STEPS
+takes.league := METHOD SEED SEEDS OUT
 takes.dashboard :=
 takes.dashboard-local := OUT
 takes.report := OUT
@@ -68,6 +69,7 @@ key.reproduce-table1.STEPS := steps
 key.train-with-trl.METHOD := trl.method
 key.train-with-trl.STEPS := trl.max_steps
 key.report.OUT := output
+key.league.METHOD := signal
 
 program = $(BIN)/python -m experiments.$(1) $(foreach v,$(takes.$@),$(if $($v),'$(or $(key.$@.$v),$(key.$v))=$($v)')) $(ARGS)
 
@@ -163,6 +165,9 @@ compare-methods: setup ## Every credit method beside GRPO and beside its own shu
 
 gradient-signal: setup ## How much of a gradient is signal under each weighting, without training
 	@$(call program,gradient_signal)
+
+league: setup ## A line for every credit signal; with METHOD=mine one more, measured here
+	@$(call program,league)
 
 dashboard: setup ## The methods side by side at W&B: make dashboard ARGS='project=oar group=embedded'
 	@$(call program,dashboard)

@@ -1,0 +1,1 @@
+"""The league of credit signals: one line each, from committed tables, and one measured here."""

@@ -1,0 +1,124 @@
+"""A line for every credit signal, and one for yours: `python -m experiments.league signal=mine --config-dir my_conf`.
+
+The committed tables hold what others were measured at; what `signal` lacks is measured here by the same programs, each of which
+keeps what it has finished.
+"""
+
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from experiments.league.table import KNOWN, REFERENCE, REGIMES, league_table, read_tables
+from oar.analysis.reports.page import write_csv, write_page
+from oar.command_line.entry import entry
+from oar.command_line.overrides import own_configuration
+from oar.common.errors import ConfigError, OarError
+from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.config import validated
+from oar.config.checks import Positive
+from oar.config.composed import composed_run
+
+FILES = {"signals": "method_signals.csv", "gradients": "sheet_gradients.csv", "costs": "steps.csv"}
+EXACT, TARGET = "oar_p", "oracle_signed"  # what signals are held against, and whose gradients are exact
+
+
+@dataclass
+class LeagueConfig:
+    """The keys are explained in conf/league.yaml."""
+
+    signal: str | None
+    allow_targets: list[str]
+    tables: dict[str, list[str]]
+    model: str
+    batch: Positive
+    seed: int
+    problems: Positive
+    seeds: Positive
+    rate: float
+    steps: Positive
+    output_dir: str
+
+    def __post_init__(self) -> None:
+        if set(self.tables) != set(KNOWN):
+            raise ConfigError(f"tables must have {', '.join(KNOWN)}, but has {', '.join(self.tables)}.")
+
+
+@entry
+def main(config: DictConfig) -> None:
+    """Measure what is asked for, read all tables, write the page."""
+    cfg, started, git = validated(config, LeagueConfig), datetime.now(UTC), git_state(ROOT)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    committed = {name: [Path(file) for file in files] for name, files in cfg.tables.items()}
+    tables = [read_tables(committed, but=cfg.signal)]
+    if cfg.signal is not None:
+        composed_run(chosen(cfg, cfg.signal))  # refused before anything runs
+        tables.append(read_tables(measured(cfg, cfg.signal, folder / cfg.signal), only=cfg.signal))
+    table = league_table(tables, model=cfg.model, batch=cfg.batch)
+    write_csv(table, folder / "league.csv")
+    page = write_page(
+        folder / "league.md",
+        Path(__file__).with_name("page.md.j2"),
+        collect_provenance(asdict(cfg), started=started, git=git),
+        rows=table.to_dict("records"),
+        regimes=REGIMES,
+        league=cfg,
+    )
+    print(page.read_text())
+    print(f"written to {folder}: league.md, league.csv, provenance.json")
+
+
+def chosen(cfg: LeagueConfig, method: str) -> list[str]:
+    """The overrides of conf/train that make the method."""
+    return [f"method={method}", *([f"allow_targets=[{','.join(cfg.allow_targets)}]"] if cfg.allow_targets else [])]
+
+
+def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
+    """By table the program that measures `method` for it, with its overrides."""
+    arms = {REFERENCE: ["method=grpo"], TARGET: ["method=oracle_signed"], method: chosen(cfg, method)}
+    return {
+        "signals": [
+            *("experiments.signals", "experiment=method_signals", "~models.trained", "pairs=[]", f"seed={cfg.seed}"),
+            *(f"problems={cfg.problems}", f"++signals.{method}={text(chosen(cfg, method))}"),
+            f"shown={text(list(dict.fromkeys([EXACT, 'uniform', method])))}",
+        ],
+        "gradients": [
+            *("experiments.gradient_signal", "experiment=sheet_gradients", "~arms", f"+arms={text(arms)}"),
+            *("foretold=null", f"seed={cfg.seed}"),
+        ],
+        "costs": [
+            *("experiments.study", "experiment=ceilings", "~arms", f"+arms={text(arms)}", "~arms_of", "+arms_of={}"),
+            *(f"seeds={cfg.seeds}", f"rates=[{cfg.rate}]", f"learner.steps={cfg.steps}"),
+        ],
+    }
+
+
+def measured(cfg: LeagueConfig, method: str, folder: Path) -> dict[str, list[Path]]:
+    """The files of `method`'s own tables; what is finished is not measured again. Raises OarError where a program fails."""
+    found = {}
+    for name, program in programs(cfg, method).items():
+        own = [f"output_dir='{folder / name}'", f"work_dir='{folder / 'work'}'"]
+        print(f"{name}: {program[0]}", flush=True)
+        if code := subprocess.run([sys.executable, "-m", *program, *own, *own_configuration()], check=False).returncode:
+            raise OarError(f"{program[0]} ended with exit code {code}, see above: run the same command again to go on.")
+        found[name] = [folder / name / FILES[name]]
+    return found
+
+
+def text(value: str | list[str] | dict[str, list[str]]) -> str:
+    """As Hydra reads it on a command line."""
+    match value:
+        case dict():
+            return f"{{{', '.join(f'{key}: {text(one)}' for key, one in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(text, value))}]"
+        case _:
+            return f"'{value}'"
+
+
+if __name__ == "__main__":
+    main()

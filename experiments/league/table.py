@@ -1,0 +1,75 @@
+"""The lines of the league, from the tables of three experiments."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from oar.analysis.signals.recall import ALL, AUC, ERROR_FIFTH, SPEARMAN, WRONG
+
+REFERENCE = "grpo"  # whose seconds a step are 1
+REGIMES = ("one", "share", "all")  # of sheets
+ALIGNED = "alignment_ratio"  # the metric of experiments.gradient_signal
+OF_TOKENS = {AUC: ALL, ERROR_FIFTH: WRONG, SPEARMAN: ALL}  # metric: which completions it is of
+SECONDS = "seconds_ratio"
+COLUMNS = ["method", *OF_TOKENS, *(f"aligned_{one}" for one in REGIMES), *(f"steps_{one}" for one in REGIMES), SECONDS]
+ARM = {"signals": "signal", "gradients": "arm", "costs": "arm"}  # by table the column with the method
+KNOWN = {  # by table the columns that are read
+    "signals": ["model", "split", "signal", "metric", "value"],
+    "gradients": ["arm", "metric", "batch", "value", "condition"],
+    "costs": ["condition", "arm", "rate", "seed", "reached", "steps", "pace"],
+}
+Tables = Mapping[str, pd.DataFrame]
+
+
+def read_tables(files: Mapping[str, Sequence[Path]], *, but: str | None = None, only: str | None = None) -> Tables:
+    """By name of KNOWN the rows of all files that are there; without those of the method `but`, or of `only` one."""
+    found = {}
+    for name, columns in KNOWN.items():
+        parts = [pd.DataFrame(columns=columns)]
+        for file in files[name]:
+            if file.is_file():
+                read = pd.read_csv(file)
+                parts.append((_with_pace(read) if name == "costs" else read)[columns])
+        rows = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+        if but is not None:
+            rows = rows[rows[ARM[name]] != but]
+        found[name] = rows if only is None else rows[rows[ARM[name]] == only]
+    return found
+
+
+def _with_pace(costs: pd.DataFrame) -> pd.DataFrame:
+    """With `pace`: seconds a step, over the median of the reference's in the same regime of the same file; NaN without it."""
+    seconds = costs["seconds"] / costs["steps"]
+    of_reference = seconds.where(costs["arm"] == REFERENCE).groupby(costs["condition"]).transform("median")
+    return costs.assign(pace=seconds / of_reference)
+
+
+def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.DataFrame:
+    """COLUMNS, a row per method that any of the tables knows; what they do not know of it is NaN.
+
+    signals: of experiments.signals, of `model`; gradients: of experiments.gradient_signal, at batches of `batch` problems; costs:
+    steps.csv of experiments.study: the median over seeds at the best learning rate, infinite where half of the runs or more do
+    not get there, and the median of `pace`.
+    """
+    signals, gradients, costs = (pd.concat([each[name] for each in tables], ignore_index=True) for name in KNOWN)
+    told = signals[signals["model"] == model].set_index(["signal", "split", "metric"])["value"]
+    aligned = gradients[(gradients["metric"] == ALIGNED) & (gradients["batch"] == batch)]
+    towards = aligned.set_index(["arm", "condition"])["value"]
+    counted = costs["steps"].astype(float).where(costs["reached"].astype(bool), np.inf)
+    by_rate = costs.assign(steps=counted).groupby(["arm", "condition", "rate"])["steps"].median()
+    steps, pace = by_rate.groupby(["arm", "condition"]).min(), costs.groupby("arm")["pace"].median()
+    names = dict.fromkeys([*costs["arm"], *aligned["arm"], *signals.loc[signals["model"] == model, "signal"]])
+    rows = [
+        [
+            name,
+            *(told.get((name, split, metric), np.nan) for metric, split in OF_TOKENS.items()),
+            *(towards.get((name, regime), np.nan) for regime in REGIMES),
+            *(steps.get((name, regime), np.nan) for regime in REGIMES),
+            pace.get(name, np.nan),
+        ]
+        for name in names
+        if " - " not in name  # the difference of two signals
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)

@@ -1,0 +1,113 @@
+"""The league: its lines by hand, the programs that measure a new one, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hydra import initialize_config_dir
+
+from experiments.gradient_signal.__main__ import GradientSignalConfig
+from experiments.gradient_signal.__main__ import planned as planned_gradients
+from experiments.league.__main__ import LeagueConfig, programs, text
+from experiments.league.table import COLUMNS, league_table, read_tables
+from experiments.signals.__main__ import SignalsConfig
+from experiments.study.__main__ import StudyConfig
+from experiments.study.__main__ import plan as planned_study
+from oar.config import validated
+from tests.config.test_config import CONF, composed
+from tests.programs import run
+
+
+def write_tables(folder: Path) -> dict[str, list[Path]]:
+    """`mine` finds 0.8 of the causal tokens; in `one` it takes 30 steps of half a second, GRPO 60 of a quarter."""
+    signals = [
+        ("base", "all", "mine", "causal_auc", 0.8),
+        ("base", "correct", "mine", "causal_auc", 0.1),
+        ("trained", "all", "mine", "causal_auc", 0.2),
+        ("base", "wrong", "mine", "error_top_fifth", 0.4),
+        ("base", "all", "mine - position", "causal_auc", 0.3),
+    ]
+    pd.DataFrame(signals, columns=["model", "split", "signal", "metric", "value"]).to_csv(folder / "s.csv", index=False)
+    gradients = [
+        ("mine", "alignment_ratio", 4.0, 2.0, "one"),
+        ("mine", "alignment_ratio", 16.0, 3.0, "one"),
+        ("mine", "alignment", 4.0, 4.0, "one"),
+    ]
+    columns = ["arm", "metric", "batch", "value", "condition"]
+    pd.DataFrame(gradients, columns=columns).to_csv(folder / "g.csv", index=False)
+    costs = [
+        *(("one", "grpo", 1e-3, seed, True, 60, 15.0) for seed in (1, 2)),
+        *(("one", "mine", 1e-3, seed, True, steps, steps / 2) for seed, steps in ((1, 20), (2, 40))),
+        *(("one", "mine", 1e-4, seed, True, 90, 45.0) for seed in (1, 2)),
+        *(("share", "mine", 1e-3, seed, seed == 1, 50, 25.0) for seed in (1, 2)),
+    ]
+    columns = ["condition", "arm", "rate", "seed", "reached", "steps", "seconds"]
+    pd.DataFrame(costs, columns=columns).to_csv(folder / "c.csv", index=False)
+    return {
+        "signals": [folder / "s.csv"],
+        "gradients": [folder / "g.csv"],
+        "costs": [folder / "c.csv", folder / "no.csv"],
+    }
+
+
+def test_a_line_by_hand(tmp_path: Path) -> None:
+    table = league_table([read_tables(write_tables(tmp_path))], model="base", batch=4)
+    assert list(table.columns) == COLUMNS
+    assert list(table["method"]) == ["grpo", "mine"]
+    grpo, mine = table.set_index("method").to_dict("index").values()
+    assert (mine["causal_auc"], mine["error_top_fifth"]) == (0.8, 0.4)
+    assert (mine["aligned_one"], mine["steps_one"], mine["steps_share"]) == (2.0, 30, np.inf)
+    assert (mine["seconds_ratio"], grpo["seconds_ratio"], grpo["steps_one"]) == (2, 1, 60)
+    assert np.isnan([mine["spearman"], mine["aligned_all"], mine["steps_all"], grpo["causal_auc"]]).all()
+
+
+def test_what_is_measured_here_takes_the_place_of_what_was_committed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").mkdir()
+    there, here = write_tables(tmp_path / "there"), write_tables(tmp_path / "here")
+    slower = pd.read_csv(here["costs"][0]).assign(seconds=lambda rows: rows["seconds"] * 10)  # another machine
+    slower.loc[slower["arm"] == "mine", "steps"] = 10
+    slower.to_csv(here["costs"][0], index=False)
+    parts = [read_tables(there, but="mine"), read_tables(here, only="mine")]
+    table = league_table(parts, model="base", batch=4).set_index("method")
+    assert table["steps_one"].to_dict() == {"grpo": 60, "mine": 10}
+    paces = [10, 20, 45, 45]  # of its own runs in `one`, over GRPO's 2.5 seconds a step there
+    assert table.loc["mine", "seconds_ratio"] == pytest.approx(np.median(paces) / 2.5)
+
+
+def test_nothing_measured_is_an_empty_league() -> None:
+    empty = read_tables({"signals": [], "gradients": [], "costs": [Path("no.csv")]})
+    assert league_table([empty], model="base", batch=4).empty
+
+
+def test_the_programs_of_a_new_signal_can_run() -> None:
+    cfg = validated(composed("signal=oar_gn", "seeds=2", name="league"), LeagueConfig)
+    made = programs(cfg, "oar_gn")
+    signals = validated(composed(*made["signals"][1:], name="signals"), SignalsConfig)
+    assert list(signals.signals) == signals.shown == ["oar_p", "uniform", "oar_gn"]
+    assert list(signals.models) == ["base"]
+    gradients = validated(composed(*made["gradients"][1:], name="gradient_signal"), GradientSignalConfig)
+    study = validated(composed(*made["costs"][1:], name="study"), StudyConfig)
+    assert list(gradients.arms) == list(study.arms) == ["grpo", "oracle_signed", "oar_gn"]
+    with initialize_config_dir(str(CONF), version_base=None):
+        for condition in gradients.conditions.values():
+            assert list(planned_gradients(gradients, condition)) == list(gradients.arms)
+        assert len(planned_study(study)) == 3 * 3 * 2
+
+
+def test_text_as_hydra_reads_it() -> None:
+    assert text({"a": ["b=[c]"], "d": []}) == "{a: ['b=[c]'], d: []}"
+
+
+def test_a_page_and_what_is_refused(tmp_path: Path) -> None:
+    files = write_tables(tmp_path)
+    given = [f"tables.{name}=[{files[name][0]}]" for name in files]
+    code, output = run("league", *given, f"output_dir={tmp_path / 'out'}")
+    assert code == 0, output
+    assert "| `mine` | 0.80 | 0.40 |  | 2.00 |" in output
+    assert "| 30 | not reached |  | 2.00 |" in output
+    assert pd.read_csv(tmp_path / "out" / "league.csv").shape == (2, len(COLUMNS))
+    code, output = run("league", "signal=nobody", f"output_dir={tmp_path / 'out'}")
+    assert (code, output.count("\n")) == (2, 1)
+    assert "nobody" in output
