@@ -48,6 +48,7 @@ class StudyConfig(TrainConfig):
     mistakes: bool
     placement: bool
     ceilings: bool
+    beside: list[str]
     rates: list[float]
     arms_of: dict[str, list[str]]
     expected: dict[str, dict[str, str]]
@@ -162,7 +163,7 @@ def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
         "logged",
         "overrides",
     )
-    switches = ("seeds", "credit", "mistakes", "placement", "rates", "expected")
+    switches = ("seeds", "credit", "mistakes", "placement", "beside", "rates", "expected")
     evaluation = jobs[0].settings.evaluation
     return {key: getattr(cfg, key) for key in (*told, *switches)} | {
         "kinds": {arm: kind_of(arm, how) for arm, how in cfg.arms.items()},

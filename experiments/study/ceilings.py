@@ -27,9 +27,31 @@ CEILING = 1.0  # of `standing`
 
 
 def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, provenance: Mapping[str, Any]) -> Path:
-    """Write the page of a study that trains to a threshold, its table and its picture into `folder`; returns the page."""
-    write_csv(pd.DataFrame([run_costs(run) for run in runs]), folder / STEPS)
+    """Write the page of a study that trains to a threshold, its table and its picture into `folder`; returns the page.
+
+    `about["beside"]`: folders of earlier pages, whose runs stand on this one too, but for those that were run anew.
+    """
+    costs, about = pd.DataFrame([run_costs(run) for run in runs]), dict(about)
+    earlier = {str(folder): _earlier(Path(folder)) for folder in about["beside"]}
+    for table, told in earlier.values():
+        costs = pd.concat([costs, table], ignore_index=True).drop_duplicates(["condition", "arm", "rate", "seed"])
+        for key in ("conditions", "arms", "kinds", "expected"):
+            about[key] = told["study"][key] | about[key]
+        about["steps"] = sorted({*told["study"]["steps"], *about["steps"]})
+    about |= {"runs": len(costs), "rates": sorted(costs["rate"].unique()), "seeds": int(costs["seed"].nunique())}
+    about["beside"] = {
+        name: {key: told.get(key) for key in ("command", "git_commit", "cpu", "started")}
+        for name, (_, told) in earlier.items()
+    }
+    write_csv(costs, folder / STEPS)
     return judge_ceilings(folder, {**provenance, "study": about})
+
+
+def _earlier(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The runs of a page that was written to `folder`, and its provenance. Raises DataError where there is none."""
+    if not (folder / STEPS).is_file():
+        raise DataError(f"beside must name folders of a page of ceilings, but {folder} has no {STEPS}: correct it.")
+    return pd.read_csv(folder / STEPS), json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
 
 
 def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:

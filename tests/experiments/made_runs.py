@@ -139,6 +139,7 @@ def toy_study(**switches: bool) -> dict[str, Any]:
             "credit": False,
             "mistakes": False,
             "placement": False,
+            "beside": [],
         },
         **switches,
     }

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,29 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     judge(folder, analysis={"command": "reanalyse"})
     again = (folder / "toy.md").read_text()
     assert [line for line in again.splitlines() if "| analysis |" not in line] == text.splitlines()
+
+
+def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path: Path) -> None:
+    about = toy_study() | {"kinds": KINDS, "rates": [1e-3], "expected": {"one": {"oar_p": "90"}}}
+    about |= {"conditions": {"one": ["a"]}, "arms": {arm: [] for arm in KINDS}}
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    after.mkdir()
+    write_ceilings(about, runs_of(tmp_path / "runs"), before, {"command": "the first command", "git_commit": "c0ffee"})
+    anew = made(tmp_path / "anew", "oar_p", 1, {0: 0.3, 10: 0.91})
+    share = [made(tmp_path / "share", arm, 1, {0: 0.3, 10: 0.5, 20: 0.95}) for arm in ("grpo", "oar_gn")]
+    runs = [anew, *(replace(run, condition="share") for run in share)]
+    more = about | {"conditions": {"share": ["b"]}, "arms": {"grpo": [], "oar_p": [], "oar_gn": []}, "expected": {}}
+    more |= {"kinds": {"grpo": "method", "oar_p": "method", "oar_gn": "method"}, "beside": [str(before)]}
+    text = write_ceilings(more, runs, after, {"command": "the second"}).read_text()
+    assert "`the first command` (c0ffee" in text
+    assert "| `oar_p` | method | 0.001 * | 20 [10, 20] |" in text  # seed 1 anew, seeds 2 and 3 as they were
+    assert "| one | 30 (`grpo`) | 10 (`oracle_causal`) | 20 (`oar_p`) |" in text
+    assert "| share | 20 (`grpo`) | not reached | 20 (`oar_gn`) |" in text
+    assert "17 runs" in text
+    assert json.loads((after / "provenance.json").read_text())["study"]["conditions"] == {"one": ["a"], "share": ["b"]}
+    with pytest.raises(DataError, match=r"has no steps\.csv"):
+        write_ceilings(more | {"beside": [str(tmp_path)]}, runs, after, {"command": "x"})
 
 
 def study(*overrides: str) -> StudyConfig:
