@@ -22,12 +22,14 @@ from oar.analysis.reports.methods import BASE, GRPO, label, looks_of, method_ord
 from oar.analysis.reports.page import records, table_lines, with_error, write_csv, write_page
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
+from oar.common.provenance import ROOT
 from oar.evaluation.evaluate import MEAN, METRICS
 from oar.evaluation.graded import RIGHT
 from oar.runs.folder import Run, full_steps, read_run, step_seconds
 from oar.statistics.intervals import mean_and_standard_error
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
+REGIMES = ROOT / "results" / "ceilings" / "steps.csv"  # committed: where else the paper's claims hold
 COLUMNS = ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
 SCORES = "scores.parquet"  # of all runs: their samples.parquet are too large to be committed
 KEYS = ["method", "seed", "benchmark", "metric"]
@@ -45,7 +47,7 @@ def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance:
     methods = list(dict.fromkeys(run.arm for run in runs))
     scores, problems, trained = read_scores(runs), problems_of(runs), [run for run in runs if run.arm != BASE]
     compared = differences_from_grpo(runs, scores["metric"].unique().tolist())
-    claims = ledger(load_claims(), trained, full_steps())
+    claims = ledger(load_claims(), trained, full_steps(), pd.read_csv(REGIMES) if REGIMES.is_file() else None)
     paper = pd.read_csv(REFERENCE / "paper.csv", dtype=str, keep_default_na=False)  # 1.0 stays 1.0, a blank stays blank
     curves, overhead = curve_table([(run.arm, run.metrics) for run in trained]), _overhead(runs)
     write_csv(scores[COLUMNS], folder / "table1.csv")

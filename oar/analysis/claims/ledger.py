@@ -14,6 +14,7 @@ import pandas as pd
 from oar.analysis.arms import METRICS, Arms, paired
 from oar.analysis.claims.claims import MIN_SEEDS, NOT_RUN, TOO_FEW, Claim, verdict
 from oar.analysis.claims.quantities import MEASURED, QUANTITIES, NotRunError
+from oar.analysis.claims.regimes import regimes
 from oar.common.errors import ConfigError
 from oar.runs.folder import Run, check_alike
 
@@ -23,25 +24,31 @@ RECORD = (
     *("profile", "model", "seeds", "steps", "measure", "template", "data", "versions", "device"),
     *("git_commit", "identities"),
 )
-COLUMNS = (*CLAIM, *VERDICT, *MEASURED, *RECORD)
+REGIMES = "regimes"
+COLUMNS = (*CLAIM, *VERDICT, REGIMES, *MEASURED, *RECORD)
 
 
-def ledger(claims: Sequence[Claim], runs: Sequence[Run], full_steps: Mapping[str, int]) -> pd.DataFrame:
+def ledger(
+    claims: Sequence[Claim], runs: Sequence[Run], full_steps: Mapping[str, int], costs: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """A row per claim, and of a claim on accuracy per metric: which of them is the paper's is not known, so both are tested.
 
     `full_steps`: by profile the steps of a whole run (`oar.runs.folder.full_steps`); shorter ones are no ground for a verdict.
+    `costs`: runs to a threshold in the regimes of sheets, where there are some (`oar.analysis.claims.regimes`).
 
     COLUMNS: the claim, with what the paper says in the columns `paper_...`; the verdict, with the reason where nothing could be
-    judged; what was measured here; and how its runs were made (`identities`: by arm the hash of each run's settings, in
-    the order of `seeds`; where runs differ in a column, all of their values). Raises DataError where two runs were not evaluated
-    alike, ConfigError for a quantity that is unknown or not one of so many arms.
+    judged; of a claim that one method beats another the regimes in which it does; what was measured here; and how its runs
+    were made (`identities`: by arm the hash of each run's settings, in the order of `seeds`; where runs differ in a column, all
+    of their values). Raises DataError where two runs were not evaluated alike, ConfigError for a quantity that is unknown or not
+    one of so many arms.
     """
     check_alike(runs)
     rows = []
     for claim in claims:
         _check_quantity(claim)
         metrics = METRICS if QUANTITIES[claim.quantity].on_accuracy else ("",)
-        rows += [_row(claim, metric, runs, full_steps) for metric in metrics]
+        elsewhere = {} if costs is None else {REGIMES: _regimes(claim, costs)}
+        rows += [_row(claim, metric, runs, full_steps) | elsewhere for metric in metrics]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"problems": "Int64"})
 
 
@@ -63,6 +70,14 @@ def _row(claim: Claim, metric: str, runs: Sequence[Run], full_steps: Mapping[str
         return stated | {"verdict": NOT_RUN, "reason": str(missing)}
     made = [(run.settings.profile, run.provenance["step"]) for run in chain(*arms)]
     return stated | judged(claim, found, len(arms[0]), made, full_steps) | found | _record(claim, arms)
+
+
+def _regimes(claim: Claim, costs: pd.DataFrame) -> str:
+    """`one: holds, share: open`, of a claim that one method is more accurate than another."""
+    methods = [str(settings["method.name"]) for settings in claim.arms.values()]
+    if claim.quantity != "difference" or len(set(methods)) < len(methods):
+        return ""
+    return ", ".join(f"{name}: {how}" for name, how in regimes(*methods, costs).items())
 
 
 def judged(

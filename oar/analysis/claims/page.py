@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from oar.analysis.claims.claims import MIN_SEEDS, NOT_RUN, VERDICTS
+from oar.analysis.claims.ledger import REGIMES
 from oar.analysis.reports.page import rendered
 from oar.runs.collapse import COLLAPSE_SHARE, COLLAPSE_WINDOW
 from oar.statistics.intervals import CONFIDENCE
@@ -44,13 +45,18 @@ def claims_section(table: pd.DataFrame, profile: str) -> str:
 def read_ledger(path: Path) -> pd.DataFrame:
     """A table of `oar.analysis.claims.ledger.ledger` that was written as CSV: all but NUMBERS is text."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if REGIMES not in table:  # one of before there were any
+        table[REGIMES] = ""
     table[NUMBERS] = table[NUMBERS].apply(pd.to_numeric)
     return table.astype({"problems": "Int64"})
 
 
 def tested_table(rows: pd.DataFrame) -> str:
     """Markdown: the claims that could be tested, each with its verdict and what it rests on."""
-    return rendered(TESTED, rows=rows, confidence=f"{CONFIDENCE:.0%}", forms=FORMS).rstrip()
+    elsewhere = rows[REGIMES].fillna("").ne("").any()
+    return rendered(
+        TESTED, rows=rows.fillna({REGIMES: ""}), confidence=f"{CONFIDENCE:.0%}", forms=FORMS, elsewhere=elsewhere
+    ).rstrip()
 
 
 def _record(rows: pd.DataFrame) -> list[list[str]]:

@@ -1,0 +1,61 @@
+"""Where else a claim holds, by hand, and how the ledger and its page say so."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from oar.analysis.claims.claims import load_claims
+from oar.analysis.claims.ledger import REGIMES, ledger
+from oar.analysis.claims.page import claims_section, read_ledger
+from oar.analysis.claims.regimes import regimes
+from oar.analysis.reports.page import write_csv
+from oar.runs.folder import read_run
+from tests.experiments.made_runs import make_run
+
+STEPS = {  # by regime and arm the steps of two seeds; None: it does not get there
+    "one": {"oar_p": [90, 110], "grpo": [120, None], "oar_g": [100, 130]},
+    "share": {"oar_p": [80, None], "grpo": [70, 75]},
+    "all": {"grpo": [50, 60], "oar_s": [20, 30]},
+}
+
+
+def costs() -> pd.DataFrame:
+    rows = [
+        (condition, arm, 1e-3, seed, steps is not None, steps or 400)
+        for condition, arms in STEPS.items()
+        for arm, several in arms.items()
+        for seed, steps in enumerate(several, start=1)
+    ]
+    rows += [("one", "oar_p", 1e-4, seed, True, 300) for seed in (1, 2)]  # its worse rate
+    return pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
+
+
+def test_by_hand() -> None:
+    assert regimes("oar_p", "grpo", costs()) == {"one": "holds", "share": "fails"}
+    assert regimes("grpo", "oar_p", costs()) == {"one": "fails", "share": "holds"}
+    assert regimes("oar_p", "oar_g", costs()) == {"one": "open"}
+    assert regimes("oar_s", "grpo", costs()) == {"all": "holds"}
+    assert regimes("nobody", "grpo", costs()) == {}
+
+
+def test_the_ledger_has_a_column_and_its_page_shows_it(tmp_path: Path) -> None:
+    scores = {"a": [1.0, 0.5, 0.5, 0.0]}
+    runs = [
+        read_run(make_run(tmp_path / str(seed), method, seed, scores), arm=method)
+        for method in ("grpo", "oar_g", "oar_p")
+        for seed in (1, 2, 3)
+    ]
+    table = ledger(load_claims(), runs, {"embedded": 3}, costs())
+    found = table.set_index(["paper_claim", "metric"])[REGIMES]
+    assert found["OAR-P > GRPO", "avg@k"] == "one: holds, share: fails"
+    assert found["OAR-P > OAR-G", "pass@1"] == "one: open"
+    assert set(found) == {"", "one: holds, share: fails", "one: open"}
+    write_csv(table, tmp_path / "claims.csv")
+    again = read_ledger(tmp_path / "claims.csv")
+    page = claims_section(again, "embedded")
+    assert "| verdict | on sheets | quantity |" in page
+    assert "** | one: holds, share: fails | accuracy, OAR-P − GRPO |" in page.replace("(3 of 3 seeds)", "")
+    before = ledger(load_claims(), runs, {"embedded": 3})
+    assert "| on sheets |" not in claims_section(before, "embedded")
+    write_csv(before.drop(columns=REGIMES), tmp_path / "old.csv")
+    assert "| on sheets |" not in claims_section(read_ledger(tmp_path / "old.csv"), "embedded")
