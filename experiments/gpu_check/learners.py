@@ -90,10 +90,10 @@ class WatchedLearner(Learner):
             return super().score(data, credit, which)
 
     def update(
-        self, data: LossBatch, credit: StepCredit, scored: list[Credited], version: int
+        self, data: LossBatch, credit: StepCredit, scored: list[Credited], counts: Tensor, version: int
     ) -> tuple[dict[str, float], Credited]:
         with self.watch("update"):
-            return super().update(data, credit, scored, version)
+            return super().update(data, credit, scored, counts, version)
 
 
 def learner_on(

@@ -77,7 +77,8 @@ def _regimes(claim: Claim, costs: pd.DataFrame) -> str:
     methods = [str(settings["method.name"]) for settings in claim.arms.values()]
     if claim.quantity != "difference" or len(set(methods)) < len(methods):
         return ""
-    return ", ".join(f"{name}: {how}" for name, how in regimes(*methods, costs).items())
+    first, second = methods
+    return ", ".join(f"{name}: {how}" for name, how in regimes(first, second, costs).items())
 
 
 def judged(
