@@ -238,3 +238,12 @@ def test_the_bench_of_the_learner_has_its_headline_and_sides() -> None:
     architecture = cfg.sizes["qwen_slice"].architecture
     assert architecture["num_hidden_layers"] * 12 == 24
     assert architecture["vocab_size"] == round(151936 / 12)
+
+
+@pytest.mark.parametrize("name", ["recall", "signals experiment=mask_artefacts"])
+def test_signals_of_a_real_model_are_looked_at_on_problems_in_english(name: str) -> None:
+    program, *overrides = name.split()
+    plan = prepared(program, "subject=english", *overrides)
+    assert {problem.benchmark for problem in plan.problems} == {"english1", "english2", "english3"}
+    assert {signal.model.name for signal in plan.signals.values()} == {"smollm2_english"}
+    assert list(plan.cfg.models) == ["base"]
