@@ -36,12 +36,13 @@ from oar.config import LearnerConfig, TrainConfig, build, validated
 from oar.config.checks import AtLeast, Positive
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
-from oar.learner.collect import GradedBatch, grade_rollouts
+from oar.learner.collect import GradedBatch, collate_groups, grade_groups
 from oar.learner.credit import Credited, StepCredit, credit_assigner, given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import weight_metrics
 from oar.model.load import load_policy, load_scorer, load_tokenizer, weight_files
+from oar.tasks.reward_terms import RewardTerms
 from oar.tasks.task import Task
 from oar.tasks.words import language
 
@@ -190,7 +191,11 @@ def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedMod
             max_new_tokens=settings.rollout.max_new_tokens,
             seed=derive_seed(cfg.seed, "gradient signal", first),
         )
-    return grade_rollouts(problems, groups, task, model.device, needs_answer=settings.probe.needs_answer)
+    reward = RewardTerms.built(settings.reward, settings.allow_targets)
+    graded = grade_groups(
+        problems, groups, task, reward=reward, seed=derive_seed(cfg.seed, "gradient signal", "reward")
+    )
+    return collate_groups(graded, task, model.device, needs_answer=settings.probe.needs_answer)
 
 
 def credited(
@@ -277,7 +282,8 @@ def facts(
     batch = graded.batch
     tokens, told = batch.completion_mask.sum(), batch.has_answer & (advantages != 0)
     found = {
-        "accuracy": float(graded.rewards.mean()),
+        "accuracy": float(graded.correct.float().mean()),
+        "reward": float(graded.rewards.mean()),
         "completion_tokens": float(batch.completion_lengths.float().mean()),
         "completions": float(len(batch)),
         "with_advantage": float((advantages != 0).float().mean()),

@@ -13,6 +13,7 @@ from experiments.gradient_signal.__main__ import (
     gradient,
     token_classes,
 )
+from experiments.gradient_signal.__main__ import drawn as draw_graded
 from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.learner.collect import grade_rollouts
 from oar.method.forward.logprobs import score_completions
@@ -21,7 +22,7 @@ from oar.tasks.embedded.teaching import build_model
 from oar.tasks.task import Task
 from oar.tasks.words import TEACHING_STREAM, build_tokenizer, demonstration, make_tiers, training_problem
 from oar.tasks.words.teaching import TeachConfig
-from tests.experiments.measurements import prepared
+from tests.experiments.measurements import config, prepared
 
 
 def demonstrations(task, device):
@@ -116,3 +117,18 @@ def test_every_arm_weighs_tokens_with_mean_one(drawn) -> None:
     causal = graded.marks["causal"] & mask
     weights = credited(arms["oracle_causal"], model, task, graded, scores).token_weights
     assert weights[causal].min() > 10 * weights[mask & ~causal].max()  # absolute threshold: floor 0.1 against 1 + beta
+
+
+def test_completions_earn_what_the_configuration_says() -> None:
+    """With reward=length, which is not the verifier's 0 or 1."""
+    short = ["overrides=['reward=length','learner.num_generations=2']", "units=6", "prompts=1"]
+    cfg = config("gradient_signal", *short, "batches=[1]", "judged=1")
+    settings = prepared("gradient_signal", *short, "batches=[1]", "judged=1")["grpo"]
+    tokenizer = build_tokenizer(1024)
+    graded = draw_graded(cfg, settings, untaught(tokenizer), Task(tokenizer, "####"))
+    lengths = graded.batch.completion_lengths
+    assert len(graded.batch) == 12
+    assert lengths.unique().numel() > 1
+    earned = [terms["length"] for terms in graded.terms]
+    assert graded.rewards.tolist() == pytest.approx([settings.reward["length"]["weight"] * one for one in earned])
+    assert len(set(earned)) > 1
