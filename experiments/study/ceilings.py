@@ -32,17 +32,19 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
     `about["beside"]`: folders of earlier pages, whose runs stand on this one too, but for those that were run anew.
     """
     costs, about = pd.DataFrame([run_costs(run) for run in runs]), dict(about)
-    earlier = {str(folder): _earlier(Path(folder)) for folder in about["beside"]}
-    for table, told in earlier.values():
+    earlier = [_earlier(Path(folder)) for folder in about["beside"]]
+    for table, told in earlier:
         costs = pd.concat([costs, table], ignore_index=True).drop_duplicates(["condition", "arm", "rate", "seed"])
         for key in ("conditions", "arms", "kinds", "expected"):
             about[key] = told["study"][key] | about[key]
         about["steps"] = sorted({*told["study"]["steps"], *about["steps"]})
     about |= {"runs": len(costs), "rates": sorted(costs["rate"].unique()), "seeds": int(costs["seed"].nunique())}
-    about["beside"] = {
-        name: {key: told.get(key) for key in ("command", "git_commit", "cpu", "started")}
-        for name, (_, told) in earlier.items()
-    }
+    made = [[*told["study"].get("beside", []), told] for _, told in earlier]
+    about["beside"] = [
+        {key: one.get(key) for key in ("command", "git_commit", "cpu", "started")}
+        for several in made
+        for one in several
+    ]
     write_csv(costs, folder / STEPS)
     return judge_ceilings(folder, {**provenance, "study": about})
 
@@ -67,7 +69,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         summary=summary,
         shown=shown,
         regimes=regimes(summary, about["reference"]),
-        coverage=coverage(int(costs["seed"].nunique())),
+        coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )
 
 
