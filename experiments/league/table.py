@@ -11,6 +11,10 @@ from oar.analysis.signals.recall import ALL, AUC, ERROR_FIFTH, SPEARMAN, WRONG
 REFERENCE = "grpo"  # whose seconds a step are 1
 REGIMES = ("one", "share", "all")  # of sheets
 ALIGNED = "alignment_ratio"  # the metric of experiments.gradient_signal
+OF_CLASSES, BEST_BY_CLASS = (
+    "signal_share",
+    "best_by_class",
+)  # a metric of its kinds of tokens, and what these weigh at best
 OF_TOKENS = {AUC: ALL, ERROR_FIFTH: WRONG, SPEARMAN: ALL}  # metric: which completions it is of
 SECONDS = "seconds_ratio"
 COLUMNS = ["method", *OF_TOKENS, *(f"aligned_{one}" for one in REGIMES), *(f"steps_{one}" for one in REGIMES), SECONDS]
@@ -55,7 +59,9 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
     """
     signals, gradients, costs = (pd.concat([each[name] for each in tables], ignore_index=True) for name in KNOWN)
     told = signals[signals["model"] == model].set_index(["signal", "split", "metric"])["value"]
+    no_methods = {*gradients.loc[gradients["metric"] == OF_CLASSES, "arm"], BEST_BY_CLASS}
     aligned = gradients[(gradients["metric"] == ALIGNED) & (gradients["batch"] == batch)]
+    aligned = aligned[~aligned["arm"].isin(no_methods)]
     towards = aligned.set_index(["arm", "condition"])["value"]
     counted = costs["steps"].astype(float).where(costs["reached"].astype(bool), np.inf)
     by_rate = costs.assign(steps=counted).groupby(["arm", "condition", "rate"])["steps"].median()

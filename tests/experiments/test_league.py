@@ -33,6 +33,9 @@ def write_tables(folder: Path) -> dict[str, list[Path]]:
         ("mine", "alignment_ratio", 4.0, 2.0, "one"),
         ("mine", "alignment_ratio", 16.0, 3.0, "one"),
         ("mine", "alignment", 4.0, 4.0, "one"),
+        ("causal", "alignment_ratio", 4.0, 4.0, "one"),
+        ("causal", "signal_share", np.nan, 0.9, "one"),
+        ("best_by_class", "alignment_ratio", 4.0, 5.0, "one"),
     ]
     columns = ["arm", "metric", "batch", "value", "condition"]
     pd.DataFrame(gradients, columns=columns).to_csv(folder / "g.csv", index=False)
