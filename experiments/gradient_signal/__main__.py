@@ -80,8 +80,6 @@ class GradientSignalConfig:
             raise ConfigError(f"reference must be one of arms, {', '.join(self.arms)}, and there must be a condition.")
         if self.target is not None and self.target not in self.arms:
             raise ConfigError(f"target must be null or one of arms, {', '.join(self.arms)}, but is {self.target!r}.")
-        if self.foretold is not None and not (Path(self.foretold) / STEPS).is_file():
-            raise ConfigError(f"foretold must be a folder with a {STEPS} (experiments.study), but is {self.foretold}.")
 
 
 @entry
@@ -90,6 +88,7 @@ def main(config: DictConfig) -> None:
     cfg = validated(config, GradientSignalConfig)
     started, git = datetime.now(UTC), git_state(ROOT)
     folder = Path(HydraConfig.get().runtime.output_dir)
+    costs = None if cfg.foretold is None else steps_of(Path(cfg.foretold))
     plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
     torch.set_num_threads(cfg.threads)
     with progress_bars() as progress:
@@ -100,13 +99,20 @@ def main(config: DictConfig) -> None:
         folder,
         reference=cfg.reference,
         judged=cfg.judged,
-        costs=None if cfg.foretold is None else pd.read_csv(Path(cfg.foretold) / STEPS),
+        costs=costs,
         run={
             key: getattr(cfg, key) for key in ("units", "prompts", "seed", "target", "arms", "conditions", "foretold")
         },
         provenance=collect_provenance(asdict(cfg), started=started, git=git),
     )
     print(f"written to {folder}: {cfg.name}.md, its csv and pictures, provenance.json")
+
+
+def steps_of(folder: Path) -> pd.DataFrame:
+    """The steps that runs of a study took. Raises ConfigError where the folder has none."""
+    if not (folder / STEPS).is_file():
+        raise ConfigError(f"foretold must be a folder with a {STEPS} (experiments.study), but is {folder}.")
+    return pd.read_csv(folder / STEPS)
 
 
 def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainConfig]:
