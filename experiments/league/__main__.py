@@ -38,6 +38,7 @@ class LeagueConfig:
     batch: Positive
     seed: int
     problems: Positive
+    units: Positive
     seeds: Positive
     rate: float
     steps: Positive
@@ -79,7 +80,8 @@ def chosen(cfg: LeagueConfig, method: str) -> list[str]:
 
 def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
     """By table the program that measures `method` for it, with its overrides."""
-    arms = {REFERENCE: ["method=grpo"], TARGET: ["method=oracle_signed"], method: chosen(cfg, method)}
+    runs = {REFERENCE: ["method=grpo"], method: chosen(cfg, method)}
+    arms = {TARGET: ["method=oracle_signed"], **runs}
     return {
         "signals": [
             *("experiments.signals", "experiment=method_signals", "~models.trained", "pairs=[]", f"seed={cfg.seed}"),
@@ -88,10 +90,10 @@ def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
         ],
         "gradients": [
             *("experiments.gradient_signal", "experiment=sheet_gradients", "~arms", f"+arms={text(arms)}"),
-            *("foretold=null", f"seed={cfg.seed}"),
+            *("foretold=null", f"seed={cfg.seed}", f"units={cfg.units}"),
         ],
         "costs": [
-            *("experiments.study", "experiment=ceilings", "~arms", f"+arms={text(arms)}", "~arms_of", "+arms_of={}"),
+            *("experiments.study", "experiment=ceilings", "~arms", f"+arms={text(runs)}", "~arms_of", "+arms_of={}"),
             *(f"seeds={cfg.seeds}", f"rates=[{cfg.rate}]", f"learner.steps={cfg.steps}"),
         ],
     }

@@ -92,11 +92,12 @@ def test_the_programs_of_a_new_signal_can_run() -> None:
     assert list(signals.models) == ["base"]
     gradients = validated(composed(*made["gradients"][1:], name="gradient_signal"), GradientSignalConfig)
     study = validated(composed(*made["costs"][1:], name="study"), StudyConfig)
-    assert list(gradients.arms) == list(study.arms) == ["grpo", "oracle_signed", "oar_gn"]
+    assert list(gradients.arms) == ["oracle_signed", "grpo", "oar_gn"]
+    assert list(study.arms) == ["grpo", "oar_gn"]
     with initialize_config_dir(str(CONF), version_base=None):
         for condition in gradients.conditions.values():
             assert list(planned_gradients(gradients, condition)) == list(gradients.arms)
-        assert len(planned_study(study)) == 3 * 3 * 2
+        assert len(planned_study(study)) == 3 * 2 * 2
 
 
 def test_text_as_hydra_reads_it() -> None:
