@@ -22,6 +22,8 @@ from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
 from oar.config.checks import Positive
 from oar.config.composed import composed_run
+from oar.learner.credit import Method
+from oar.method.importance import needs_continuations
 
 FILES = {"signals": "method_signals.csv", "gradients": "sheet_gradients.csv", "costs": "steps.csv"}
 EXACT, TARGET = "oar_p", "oracle_signed"  # what signals are held against, and whose gradients are exact
@@ -57,7 +59,6 @@ def main(config: DictConfig) -> None:
     committed = {name: [Path(file) for file in files] for name, files in cfg.tables.items()}
     tables = [read_tables(committed, but=cfg.signal)]
     if cfg.signal is not None:
-        composed_run(chosen(cfg, cfg.signal))  # refused before anything runs
         tables.append(read_tables(measured(cfg, cfg.signal, folder / cfg.signal), only=cfg.signal))
     table = league_table(tables, model=cfg.model, batch=cfg.batch)
     write_csv(table, folder / "league.csv")
@@ -79,10 +80,15 @@ def chosen(cfg: LeagueConfig, method: str) -> list[str]:
 
 
 def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
-    """By table the program that measures `method` for it, with its overrides."""
+    """By table the program that measures `method` for it, with its overrides; what asks the engine or learns is trained alone.
+
+    Raises ConfigError where there is no such method.
+    """
+    parts = Method.built(composed_run(chosen(cfg, method)))
+    alone = needs_continuations(parts.signal) or parts.tree is not None or parts.learned is not None
     runs = {REFERENCE: ["method=grpo"], method: chosen(cfg, method)}
     arms = {TARGET: ["method=oracle_signed"], **runs}
-    return {
+    measures = {
         "signals": [
             *("experiments.signals", "experiment=method_signals", "~models.trained", "pairs=[]", f"seed={cfg.seed}"),
             *(f"problems={cfg.problems}", f"++signals.{method}={text(chosen(cfg, method))}"),
@@ -97,6 +103,7 @@ def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
             *(f"seeds={cfg.seeds}", f"rates=[{cfg.rate}]", f"learner.steps={cfg.steps}"),
         ],
     }
+    return {"costs": measures["costs"]} if alone else measures
 
 
 def measured(cfg: LeagueConfig, method: str, folder: Path) -> dict[str, list[Path]]:

@@ -32,7 +32,7 @@ def read_tables(files: Mapping[str, Sequence[Path]], *, but: str | None = None, 
     found = {}
     for name, columns in KNOWN.items():
         parts = [pd.DataFrame(columns=columns)]
-        for file in files[name]:
+        for file in files.get(name, ()):
             if file.is_file():
                 read = pd.read_csv(file)
                 parts.append((_with_pace(read) if name == "costs" else read)[columns])

@@ -86,7 +86,15 @@ def test_nothing_measured_is_an_empty_league() -> None:
 
 def test_the_programs_of_a_new_signal_can_run() -> None:
     cfg = validated(composed("signal=oar_gn", "seeds=2", name="league"), LeagueConfig)
-    made = programs(cfg, "oar_gn")
+    with initialize_config_dir(str(CONF), version_base=None):
+        made = programs(cfg, "oar_gn")
+        assert list(made) == ["signals", "gradients", "costs"]
+        for alone in (
+            "vineppo",
+            "spo_tree",
+            "prime",
+        ):  # nothing can be said of their tokens without an engine, or training
+            assert list(programs(cfg, alone)) == ["costs"]
     signals = validated(composed(*made["signals"][1:], name="signals"), SignalsConfig)
     assert list(signals.signals) == signals.shown == ["oar_p", "uniform", "oar_gn"]
     assert list(signals.models) == ["base"]
