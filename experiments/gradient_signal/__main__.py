@@ -25,6 +25,7 @@ from experiments.gradient_signal.cosines import FACT, TARGET, signal_table, with
 from experiments.gradient_signal.page import write_gradient_signal
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import completion_advantages, score_batch
+from oar.analysis.thresholds import STEPS
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path, kept_table
 from oar.common.clock import Clock
@@ -46,7 +47,6 @@ from oar.tasks.reward_terms import RewardTerms
 from oar.tasks.task import Task
 from oar.tasks.words import language
 
-STEPS = "steps.csv"  # of experiments.study, where it trains to a threshold
 CLASSES = ("causal", "signs", "filler", "words", "end")
 PROBLEMS_AT_A_TIME = 16  # drawn by one call of the model
 

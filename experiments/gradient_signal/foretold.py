@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.gradient_signal.cosines import ALIGNMENT_RATIO
+from oar.analysis.thresholds import steps_at_best_rate
 from oar.statistics.attribution import spearman
 
 LEAST = 4  # arms of a condition, below which a rank correlation says nothing
@@ -15,8 +16,7 @@ def foretold(table: pd.DataFrame, costs: pd.DataFrame, *, batch: int) -> list[tu
     table: `signal_table` with `condition`; costs: steps.csv of experiments.study, a row per run. An arm counts with its best
     learning rate's median of steps; one that does not get there comes after all that do.
     """
-    runs = costs.assign(steps=costs["steps"].where(costs["reached"], np.inf))
-    steps = runs.groupby(["condition", "arm", "rate"])["steps"].median().groupby(["condition", "arm"]).min()
+    steps = steps_at_best_rate(costs)["median"].rename("steps")
     aligned = table[(table["metric"] == ALIGNMENT_RATIO) & (table["batch"] == batch)]
     both = aligned.set_index(["condition", "arm"])[["value"]].join(steps, how="inner")
     late = both["steps"][np.isfinite(both["steps"])].max() + 1

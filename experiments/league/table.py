@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from oar.analysis.signals.recall import ALL, AUC, ERROR_FIFTH, SPEARMAN, WRONG
+from oar.analysis.thresholds import steps_at_best_rate
 
 REFERENCE = "grpo"  # whose seconds a step are 1
 REGIMES = ("one", "share", "all")  # of sheets
@@ -63,16 +64,14 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
     aligned = gradients[(gradients["metric"] == ALIGNED) & (gradients["batch"] == batch)]
     aligned = aligned[~aligned["arm"].isin(no_methods)]
     towards = aligned.set_index(["arm", "condition"])["value"]
-    counted = costs["steps"].astype(float).where(costs["reached"].astype(bool), np.inf)
-    by_rate = costs.assign(steps=counted).groupby(["arm", "condition", "rate"])["steps"].median()
-    steps, pace = by_rate.groupby(["arm", "condition"]).min(), costs.groupby("arm")["pace"].median()
+    steps, pace = steps_at_best_rate(costs)["median"], costs.groupby("arm")["pace"].median()
     names = dict.fromkeys([*costs["arm"], *aligned["arm"], *signals.loc[signals["model"] == model, "signal"]])
     rows = [
         [
             name,
             *(told.get((name, split, metric), np.nan) for metric, split in OF_TOKENS.items()),
             *(towards.get((name, regime), np.nan) for regime in REGIMES),
-            *(steps.get((name, regime), np.nan) for regime in REGIMES),
+            *(steps.get((regime, name), np.nan) for regime in REGIMES),
             pace.get(name, np.nan),
         ]
         for name in names

@@ -16,12 +16,12 @@ import pandas as pd
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, METHOD, ORACLE, kind, label, looks_of
 from oar.analysis.reports.page import write_csv, write_page
+from oar.analysis.thresholds import STEPS, steps_at_best_rate
 from oar.common.errors import DataError
 from oar.learner.run import CURVE, EARNED
 from oar.runs.folder import Run
 
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
-STEPS = "steps.csv"
 COSTS = ("steps", "tokens", "seconds")
 CEILING = 1.0  # of `standing`
 
@@ -112,9 +112,8 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
         for name, how in (("", "median"), ("_low", "min"), ("_high", "max")):
             rows[f"{cost}{name}"] = by[cost].agg(how).to_numpy()
     rows["kind"] = rows["arm"].map(kinds)
-    order = rows.sort_values(["steps", "steps_high", "steps_low"], kind="stable")
-    rows["best"] = False
-    rows.loc[order.groupby(["condition", "arm"], sort=False).head(1).index, "best"] = True
+    best = steps_at_best_rate(costs)["rate"]
+    rows["best"] = [best[row["condition"], row["arm"]] == row["rate"] for row in rows.to_dict("records")]
     for _, own in rows[rows["best"]].groupby("condition", sort=False):
         # A reference that does not get there counts with the steps it ran: no arm is put too high by that.
         slow = float(own.loc[own["arm"] == reference, ["steps", "longest"]].to_numpy().min(initial=np.inf))

@@ -20,6 +20,7 @@ from oar.analysis.reports.differences import differences_from_grpo, differences_
 from oar.analysis.reports.figures import THICK, curve_table, draw_curves, draw_dots, with_sampling
 from oar.analysis.reports.methods import BASE, GRPO, label, looks_of, method_order
 from oar.analysis.reports.page import records, table_lines, with_error, write_csv, write_page
+from oar.analysis.thresholds import STEPS
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
 from oar.common.provenance import ROOT
@@ -29,7 +30,7 @@ from oar.runs.folder import Run, full_steps, read_run, step_seconds
 from oar.statistics.intervals import mean_and_standard_error
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
-REGIMES = ROOT / "results" / "ceilings" / "steps.csv"  # committed: where else the paper's claims hold
+REGIMES = ROOT / "results" / "ceilings" / STEPS  # committed: where else the paper's claims hold
 COLUMNS = ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
 SCORES = "scores.parquet"  # of all runs: their samples.parquet are too large to be committed
 KEYS = ["method", "seed", "benchmark", "metric"]

@@ -9,6 +9,7 @@ from oar.analysis.claims.ledger import REGIMES, ledger
 from oar.analysis.claims.page import claims_section, read_ledger
 from oar.analysis.claims.regimes import regimes
 from oar.analysis.reports.page import write_csv
+from oar.analysis.thresholds import steps_at_best_rate
 from oar.runs.folder import read_run
 from tests.experiments.made_runs import make_run
 
@@ -28,6 +29,20 @@ def costs() -> pd.DataFrame:
     ]
     rows += [("one", "oar_p", 1e-4, seed, True, 300) for seed in (1, 2)]  # its worse rate
     return pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
+
+
+def test_of_rates_with_equal_medians_the_one_with_fewer_most_steps_counts() -> None:
+    rows = [
+        ("one", "a", rate, 0, True, steps)
+        for rate, several in ((1, [10, 20, 90]), (2, [15, 20, 30]))
+        for steps in several
+    ]
+    table = pd.DataFrame(
+        [*rows, ("one", "b", 1, 0, False, 5)], columns=["condition", "arm", "rate", "seed", "reached", "steps"]
+    )
+    found = steps_at_best_rate(table)
+    assert found.loc[("one", "a")].to_dict() == {"rate": 2, "median": 20, "low": 15, "high": 30}
+    assert found.loc[("one", "b"), "median"] == float("inf")
 
 
 def test_by_hand() -> None:

@@ -53,10 +53,9 @@ def read_ledger(path: Path) -> pd.DataFrame:
 
 def tested_table(rows: pd.DataFrame) -> str:
     """Markdown: the claims that could be tested, each with its verdict and what it rests on."""
-    elsewhere = rows[REGIMES].fillna("").ne("").any()
-    return rendered(
-        TESTED, rows=rows.fillna({REGIMES: ""}), confidence=f"{CONFIDENCE:.0%}", forms=FORMS, elsewhere=elsewhere
-    ).rstrip()
+    rows = rows.assign(**{REGIMES: rows[REGIMES].astype(object).fillna("")})
+    elsewhere = rows[REGIMES].ne("").any()
+    return rendered(TESTED, rows=rows, confidence=f"{CONFIDENCE:.0%}", forms=FORMS, elsewhere=elsewhere).rstrip()
 
 
 def _record(rows: pd.DataFrame) -> list[list[str]]:

@@ -3,8 +3,9 @@
 The regimes are those of sheets, whose runs train to a threshold (experiments.study, steps.csv).
 """
 
-import numpy as np
 import pandas as pd
+
+from oar.analysis.thresholds import steps_at_best_rate
 
 SOONER, LATER, OPEN = "holds", "fails", "open"
 
@@ -12,23 +13,12 @@ SOONER, LATER, OPEN = "holds", "fails", "open"
 def regimes(first: str, second: str, costs: pd.DataFrame) -> dict[str, str]:
     """By condition whether arm `first` gets there sooner than `second`: SOONER, LATER, or OPEN where their seeds overlap.
 
-    costs: a row per run with condition, arm, rate, reached, steps. Each arm counts with its best learning rate by the median; a
-    run that does not get there takes for ever. A condition that lacks one of the arms is left out.
+    costs: as of `steps_at_best_rate`. A condition that lacks one of the arms is left out.
     """
-    counted = costs.assign(steps=costs["steps"].astype(float).where(costs["reached"].astype(bool), np.inf))
-    found = {}
-    for condition, own in counted.groupby("condition", sort=False):
-        ends = [_ends(own[own["arm"] == arm]) for arm in (first, second)]
-        if all(len(each) for each in ends):
-            (low, high), (other_low, other_high) = ends
-            found[str(condition)] = SOONER if high < other_low else LATER if low > other_high else OPEN
+    steps, found = steps_at_best_rate(costs), {}
+    for condition in costs["condition"].unique():
+        if (condition, first) in steps.index and (condition, second) in steps.index:
+            own, other = steps.loc[(condition, first)], steps.loc[(condition, second)]
+            sooner, later = own["high"] < other["low"], own["low"] > other["high"]
+            found[str(condition)] = SOONER if sooner else LATER if later else OPEN
     return found
-
-
-def _ends(runs: pd.DataFrame) -> tuple[float, ...]:
-    """The least and the most steps of an arm at its best rate; () without runs."""
-    if runs.empty:
-        return ()
-    by_rate = runs.groupby("rate")["steps"]
-    best = runs[runs["rate"] == by_rate.median().idxmin()]["steps"]
-    return float(best.min()), float(best.max())

@@ -1,0 +1,20 @@
+"""Runs that train to a threshold, a row each (steps.csv of experiments.study): how soon an arm gets there at its best rate."""
+
+import numpy as np
+import pandas as pd
+
+STEPS = "steps.csv"
+ENDS = ("median", "low", "high")
+
+
+def steps_at_best_rate(costs: pd.DataFrame) -> pd.DataFrame:
+    """By (condition, arm): rate, and ENDS, the median, least and most steps over seeds at the learning rate of the least median.
+
+    costs: columns condition, arm, rate, reached, steps. A run that does not get there takes infinitely many; of rates with equal
+    medians the one whose most, then least, steps are fewer counts.
+    """
+    counted = costs.assign(steps=costs["steps"].astype(float).where(costs["reached"].astype(bool), np.inf))
+    by_rate = counted.groupby(["condition", "arm", "rate"], sort=False)["steps"].agg(["median", "min", "max"])
+    by_rate.columns = pd.Index(ENDS)
+    order = by_rate.sort_values(["median", "high", "low"], kind="stable")
+    return order.groupby(["condition", "arm"], sort=False).head(1).reset_index("rate")
