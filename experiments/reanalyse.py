@@ -75,7 +75,7 @@ def judge(folder: Path, *, analysis: Mapping[str, object]) -> None:
 
 def pictures() -> dict[str, Pictures]:
     """Of results that no statistics of today would change: what draws each picture from the table, by folder."""
-    names = ("fidelity", "gradient_signal", "bench_importance")
+    names = ("compared/embedded", "gradient_signal", "bench_importance")
     fidelity, gradient, bench = (OmegaConf.load(ROOT / "conf" / f"{name}.yaml") for name in names)
     sheets = OmegaConf.load(ROOT / "conf" / "experiment" / "sheet_gradients.yaml")
     return {

@@ -37,7 +37,7 @@ from oar.analysis.signals.examine import Subject, by_completion, examine
 from oar.analysis.signals.recall import SPEARMAN
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path, kept_table
-from oar.common.errors import ConfigError
+from oar.common.errors import ConfigError, DataError
 from oar.common.progress import progress_bars, stage
 from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed
@@ -47,25 +47,35 @@ from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.method.gating import make_gate
 from oar.method.importance import CreditInputs, GradientImportance, ImportanceEstimator
+from oar.method.segments import HASH
 from oar.model.load import load_policy, load_tokenizer, weight_files
+from oar.rollout.types import Rollout
 from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.embedded.teaching import build_model
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 
 TAUGHT, RANDOM = "taught", "random"
+MODEL, SOLUTIONS = "model", "solutions"
 # What decides a condition's measurements, beside its own settings.
-DECIDING = ("seed", "split", "problems", "reference", "signals", "gating", "threads")
+DECIDING = ("seed", "split", "signals", "gating", "threads")
+IMPORTANCE, GATED = "importance", "gated_weights"  # columns of what is kept, (T,) in each cell
 OWN_CODE = ("fidelity/__main__.py", "fidelity/signals.py", "shared/counted_tokens.py")
 
 
 @dataclass
 class ConditionConfig:
-    """Under which circumstances signals are compared; conf/fidelity.yaml explains the keys. No weights: left out."""
+    """Under which circumstances signals are compared; conf/compared explains the keys. No weights: left out."""
 
     probe: str = "as_mean"
     weights: str | None = TAUGHT
     teach: dict[str, Any] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
+    problems: int | None = None
+    completions: str = MODEL
+
+    def __post_init__(self) -> None:
+        one_of("completions", self.completions, (MODEL, SOLUTIONS))
 
 
 @dataclass
@@ -103,12 +113,14 @@ class FidelityConfig:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition, validated: conf/train as it is used under it, and how many tokens a completion may have."""
+    """A condition, validated: conf/train as it is used under it, whose completions, and how many tokens these may have."""
 
     name: str
     settings: TrainConfig
     random_weights: bool
+    completions: str
     max_new_tokens: int
+    problems: list[Problem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +131,17 @@ class Plan:
     conditions: list[Condition]
     skipped: list[str]
     estimators: dict[str, ImportanceEstimator]
-    problems: list[Problem]
 
     @classmethod
     def of(cls, cfg: FidelityConfig) -> "Plan":
         """Raises ConfigError for whatever cannot work, before anything starts."""
-        # The seed last, so that no override of the user's can contradict it.
-        settings = composed_run([*cfg.overrides, f"seed={cfg.seed}"])
         used = {name: condition for name, condition in cfg.conditions.items() if condition.weights is not None}
-        sets = load_benchmarks(settings.benchmark, cfg.split, cfg.problems)
+        allowed = composed_run(cfg.overrides).allow_targets
         return cls(
             cfg,
-            [_condition(name, condition, settings, cfg.variant_teaching) for name, condition in used.items()],
+            [_condition(name, condition, cfg) for name, condition in used.items()],
             [name for name in cfg.conditions if name not in used],
-            {name: build(f"signals.{name}", target, settings.allow_targets) for name, target in cfg.signals.items()},
-            [problem for one in sets.values() for problem in one.problems],
+            {name: build(f"signals.{name}", target, allowed) for name, target in cfg.signals.items()},
         )
 
     def description(self) -> dict[str, object]:
@@ -143,9 +151,9 @@ class Plan:
         return {key: getattr(self.cfg, key) for key in keys} | {"skipped": skipped}
 
 
-def _condition(
-    name: str, condition: ConditionConfig, train: TrainConfig, variant_teaching: dict[str, Any]
-) -> Condition:
+def _condition(name: str, condition: ConditionConfig, cfg: FidelityConfig) -> Condition:
+    # The seed last, so that no override of the user's can contradict it.
+    train = composed_run([*cfg.overrides, *condition.overrides, f"seed={cfg.seed}"])
     own = condition.weights not in (TAUGHT, RANDOM)
     if own and condition.teach:
         raise ConfigError(f"conditions.{name} names a folder as weights, so it can have no teach: remove one of them.")
@@ -156,11 +164,13 @@ def _condition(
     if own:
         model = replace(model, path=condition.weights)
     elif made_here:
-        changes = {**variant_teaching, **condition.teach} if condition.teach else {}
+        changes = {**cfg.variant_teaching, **condition.teach} if condition.teach else {}
         model = replace(model, path=None, teach={**train.model.teach, **changes})
         tokens = max(tokens, build(f"conditions.{name}.teach", model.teach).max_new_tokens)
     settings = replace(train, model=model, probe=replace(train.probe, name=condition.probe))
-    return Condition(name, settings, condition.weights == RANDOM, tokens)
+    sets = load_benchmarks(train.benchmark, cfg.split, condition.problems or cfg.problems)
+    problems = [problem for one in sets.values() for problem in one.problems]
+    return Condition(name, settings, condition.weights == RANDOM, condition.completions, tokens, problems)
 
 
 @entry
@@ -183,7 +193,7 @@ def main(config: DictConfig) -> None:
             measured(plan, condition, model, cfg.repeats if at == 0 else 1, progress)
             for at, (condition, model) in enumerate(zip(plan.conditions, folders, strict=True))
         ]
-    measurements = pd.concat(kept, ignore_index=True)
+    measurements = pd.concat([with_agreement(each, cfg.reference) for each in kept], ignore_index=True)
     write_fidelity(
         fidelity_table(measurements, pairs=cfg.pairs, seed=cfg.seed),
         condition_facts(measurements, cfg.reference),
@@ -204,7 +214,9 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
     made_of = {
         "settings": condition.settings.identity(),
         "random_weights": condition.random_weights,
+        "completions": condition.completions,
         "max_new_tokens": condition.max_new_tokens,
+        "problems": [problem.id for problem in condition.problems],
         "weights": files_hash(weight_files(folder)),
         "repeats": repeats,
         "study": {key: value for key, value in asdict(cfg).items() if key in DECIDING},
@@ -213,54 +225,81 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
 
     def made() -> pd.DataFrame:
         with stage(progress, f"{condition.name}: signals", total=len(plan.estimators)) as advance:
-            return measure(plan, load_subject(plan, condition, folder), repeats, advance)
+            return measure(plan, load_subject(cfg.seed, condition, folder), repeats, advance)
 
     file = kept_path(Path(cfg.work_dir) / "conditions", condition.name, made_of, ".parquet")
     return kept_table(file, made).assign(condition=condition.name)
 
 
-def load_subject(plan: Plan, condition: Condition, folder: Path) -> Subject:
-    """A condition's model with completions: its own, or with random weights those of the model in `folder`."""
-    settings = condition.settings
+def load_subject(seed: int, condition: Condition, folder: Path) -> Subject:
+    """A condition's model with completions: its own, with random weights those of the model in `folder`, or the solutions."""
+    settings, problems = condition.settings, condition.problems
     model = load_policy(folder, settings.model.dtype)
     task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
-    groups = draw(
-        model,
-        task,
-        plan.problems,
-        temperature=settings.rollout.temperature,
-        max_new_tokens=condition.max_new_tokens,
-        seed=derive_seed(plan.cfg.seed, "fidelity"),
-    )
+    if condition.completions == SOLUTIONS:
+        rollouts = [written(task, problem) for problem in problems]
+        short = [at for at, one in enumerate(rollouts) if len(one.completion_ids) <= condition.max_new_tokens]
+        problems, groups = [problems[at] for at in short], [[rollouts[at]] for at in short]
+    else:
+        groups = draw(
+            model,
+            task,
+            problems,
+            temperature=settings.rollout.temperature,
+            max_new_tokens=condition.max_new_tokens,
+            seed=derive_seed(seed, "fidelity"),
+        )
     if condition.random_weights:
         model = build_model(build("model.teach", settings.model.teach), task.tokenizer).eval().to(model.device)
-        # Its logprobs are not the sampler's, and are not meant to be.
+    if condition.random_weights or condition.completions == SOLUTIONS:
+        # Who wrote them has other logprobs, or none.
         settings = replace(settings, sync=replace(settings.sync, max_logprob_diff=float("inf")))
-    return examine(model, task, plan.problems, groups, settings)
+    return examine(model, task, problems, groups, settings)
+
+
+def written(task: Task, problem: Problem) -> Rollout:
+    """The data set's solution and answer as a completion, as a warm start is taught. Raises DataError where it has none."""
+    if not problem.solution:
+        raise DataError(
+            f"completions=solutions needs problems with solutions, but {problem.id} has none: choose benchmark=gsm8k."
+        )
+    text = f" {problem.solution}\n{HASH} {problem.answer}"
+    ids = (*task.tokenizer(text, add_special_tokens=False).input_ids, task.stop_ids[0])
+    return Rollout(tuple(task.encode_prompt(problem)), ids, (0.0,) * len(ids), 0, "stop")
 
 
 def measure(plan: Plan, subject: Subject, repeats: int, advance: Callable[[int], None]) -> pd.DataFrame:
-    """A row per signal and completion: agreement with the reference, and what the signal costs."""
+    """A row per signal and completion: importance and weights of its reasoning tokens, and what the signal costs."""
     cfg, inputs, masks = plan.cfg, subject.inputs, subject.masks.cpu()
-    importance, weights, costs = {}, {}, {}
-    for done, (name, estimator) in enumerate(plan.estimators.items()):
-        values, costs[name] = timed(estimator, inputs, repeats)
-        gated = make_gate(**cfg.gating.options())(values, masks)
-        importance[name], weights[name] = by_completion(values, masks), by_completion(gated, masks)
-        advance(done + 1)
-    noisy = {name: each for name, each in plan.estimators.items() if isinstance(each, GradientImportance)}
-    draws = {f"{name} between draws": each.draws(inputs).cpu() for name, each in noisy.items() if each.noise_draws > 1}
     known = pd.DataFrame(
         {"problem": subject.truth.problems, "correct": subject.truth.correct, "tokens": masks.sum(dim=1).tolist()}
     ).assign(drawn=subject.drawn)
-    reference = importance[cfg.reference], weights[cfg.reference]
     tables = []
-    for name in importance:
-        found = agreements(importance[name], reference[0], weights[name], reference[1])
-        tables.append(known.assign(signal=name, **costs[name]).join(found))
+    for done, (name, estimator) in enumerate(plan.estimators.items()):
+        values, costs = timed(estimator, inputs, repeats)
+        gated = make_gate(**cfg.gating.options())(values, masks)
+        found = pd.DataFrame({IMPORTANCE: by_completion(values, masks), GATED: by_completion(gated, masks)})
+        tables.append(known.assign(signal=name, **costs).join(found))
+        advance(done + 1)
+    noisy = {name: each for name, each in plan.estimators.items() if isinstance(each, GradientImportance)}
+    draws = {f"{name} between draws": each.draws(inputs).cpu() for name, each in noisy.items() if each.noise_draws > 1}
     for name, drawn in draws.items():
         between = [agreement_between(drawn[:, at, mask]) for at, mask in enumerate(masks)]
         tables.append(known.assign(signal=name, **{SPEARMAN: between}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def with_agreement(kept: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """What `measure` gave, importance and weights replaced by how well they agree with those of the signal `reference`."""
+    signals = {str(name): rows.reset_index(drop=True) for name, rows in kept.groupby("signal", sort=False)}
+    held = signals[reference]
+    tables = []
+    for rows in signals.values():
+        measured = rows.drop(columns=[IMPORTANCE, GATED])
+        if rows[IMPORTANCE].notna().all():  # of draws only the agreement with one another is known
+            found = agreements(*(list(each[column]) for column in (IMPORTANCE, GATED) for each in (rows, held)))
+            measured = measured.drop(columns=SPEARMAN, errors="ignore").join(found)
+        tables.append(measured)
     return pd.concat(tables, ignore_index=True)
 
 

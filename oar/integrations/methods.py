@@ -8,6 +8,8 @@ from oar.config.build import TARGET
 from oar.config.checks import one_of
 from oar.integrations.columns import shown_column
 from oar.method.importance import (
+    AttentionGradientDrop,
+    AttentionGradientImportance,
     CounterfactualDrop,
     CreditSignal,
     EntropyBonusWeights,
@@ -84,9 +86,11 @@ def estimator_named(method: str, counterfactual: str) -> CreditSignal:
         "oar_p_budget": replace(oar_p, budget=16),
         "oar_g": GradientImportance(),
         "oar_gn": GradientNormImportance(),
+        "oar_ga": AttentionGradientImportance(),
         "oar_s": SignMatchedImportance(drop),
         "oar_s_routes": SignMatchedImportance(CounterfactualDrop(routes)),
         "oar_s_gradient": SignMatchedImportance(GradientDrop()),
+        "oar_s_attention": SignMatchedImportance(AttentionGradientDrop()),
         "oar_s_advantage": SignedAdvantages(drop),
         "grail": GrailWeights(),
         "shear": ShearWeights(),

@@ -8,6 +8,8 @@ from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, TeacherDiverge
 from oar.method.forward.projection import GPU_BLOCK, KEPT
 from oar.method.importance import (
     ActionWeights,
+    AttentionGradientDrop,
+    AttentionGradientImportance,
     CounterfactualDrop,
     CreditSignal,
     ExactAdvantages,
@@ -144,6 +146,14 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
             return _signal(cfg, model, assume, of)
         case GradientNormImportance(max_tokens_per_forward=most) if not cfg.probe.needs_answer:  # a forward of its own
             return _activations(model, size, _at_once(cfg, assume, most), checkpointing)
+        case AttentionGradientImportance(max_tokens_per_forward=most):
+            own = (
+                0.0 if cfg.probe.needs_answer else _activations(model, size, _at_once(cfg, assume, most), checkpointing)
+            )
+            return own + _attention_again(cfg, assume, most)
+        case AttentionGradientDrop(max_tokens_per_forward=most):
+            graph = _activations(model, size, _at_once(cfg, assume, most), checkpointing)
+            return graph + _attention_again(cfg, assume, most)
         case GradientDrop(max_tokens_per_forward=most):  # the right answer has a forward of its own, with its graph
             return _activations(model, size, _at_once(cfg, assume, most), checkpointing)
         case GrailWeights(
@@ -180,6 +190,11 @@ def _auxiliary(cfg: TrainConfig, model: Architecture, assume: Assumptions, auxil
 def _at_once(cfg: TrainConfig, assume: Assumptions, most: int) -> int:
     """Tokens of a forward over completions of a micro-batch that is bound to `most`, but holds one completion at least."""
     return min(largest_micro_batch(cfg, assume), max(most, assume.longest_prompt + cfg.rollout.max_new_tokens))
+
+
+def _attention_again(cfg: TrainConfig, assume: Assumptions, most: int) -> float:
+    """Of a gradient to attention: scores, weights, products, effects and one between, of `most` pairs of query and head."""
+    return 5 * most * (assume.longest_prompt + cfg.rollout.max_new_tokens) * FLOAT32
 
 
 def _noisy_gradient(cfg: TrainConfig, model: Architecture, assume: Assumptions, most: int) -> float:

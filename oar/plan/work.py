@@ -7,6 +7,8 @@ from oar.config import LearnerConfig, ProbeConfig, TrainConfig
 from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.importance import (
     ActionWeights,
+    AttentionGradientDrop,
+    AttentionGradientImportance,
     ContinuationAdvantages,
     CounterfactualDrop,
     CreditSignal,
@@ -171,6 +173,9 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             return lengths.forward(lengths.reasoning + lengths.tail, lengths.answer) + importance_work(
                 of, lengths, learner
             )
+        case AttentionGradientDrop():
+            clean = lengths.forward(lengths.reasoning + lengths.tail, lengths.answer)
+            return clean + _gradient_norm(lengths, checkpointing) + _attention_again(lengths)
         case GradientDrop():
             clean = lengths.forward(lengths.reasoning + lengths.tail, lengths.answer)
             return clean + _gradient_norm(lengths, checkpointing)
@@ -185,6 +190,8 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             return lengths.forward(tokens, tokens)
         case GradientNormImportance():
             return _gradient_norm(lengths, checkpointing)
+        case AttentionGradientImportance():
+            return _gradient_norm(lengths, checkpointing) + _attention_again(lengths)
         case GrailWeights(
             leaf=leaf
         ):  # of one that it reweighs; the head's backward computes the logits and its own gradient too
@@ -231,7 +238,8 @@ def reads_outcome(estimator: CreditSignal) -> bool:
     """Whether a signal, or the one it is made from, looks at the outcome that the probe says."""
     if isinstance(estimator, ShuffledImportance | InvertedImportance):
         return reads_outcome(estimator.of)
-    return isinstance(estimator, PerturbationImportance | GradientImportance | GradientNormImportance)
+    by_gradient = GradientImportance | GradientNormImportance | AttentionGradientImportance
+    return isinstance(estimator, PerturbationImportance | by_gradient)
 
 
 def auxiliary_work(auxiliary: AuxiliaryLoss | None, lengths: Lengths, learner: LearnerConfig) -> Work:
@@ -285,6 +293,11 @@ def _gradient_norm(lengths: Lengths, checkpointing: bool) -> Work:
     """One backward through the forward that is there; with checkpointing its blocks are run again on the way."""
     clean = lengths.forward(lengths.reasoning + lengths.tail, lengths.answer)
     return to_inputs(clean) + clean.blocks(checkpointing)
+
+
+def _attention_again(lengths: Lengths) -> Work:
+    """Two products of each later position with every position before it: scores, and gradients with values."""
+    return Work(pairs=(lengths.reasoning + lengths.tail) * lengths.shown)
 
 
 def recomputed(estimator: PerturbationImportance, lengths: Lengths) -> float:

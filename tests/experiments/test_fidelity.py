@@ -1,5 +1,6 @@
 """The fidelity study: its measures by hand, its own signals against the project's, what they cost, and a whole run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.fidelity.__main__ import timed
+from experiments.fidelity.__main__ import GATED, IMPORTANCE, timed, with_agreement, written
 from experiments.fidelity.signals import GradientVariant, Surprisal
 from experiments.shared.counted_tokens import counted_tokens
 from oar.analysis.signals.agreement import (
@@ -105,6 +106,37 @@ def test_the_table_averages_by_split_and_pairs_completions() -> None:
     assert ("base", "exact - cheap", "all", BACKWARD) not in rows.index
     with pytest.raises(DataError, match="'best' must be one of the signals"):
         fidelity_table(measurements(), pairs=[("exact", "best")], seed=0)
+
+
+def test_what_is_kept_is_held_against_any_reference() -> None:
+    """A row for each signal and completion; of draws only their agreement with one another is there, and stays."""
+    rising, falling = np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])
+    arrays = {"up": [rising, rising], "mixed": [rising, falling]}
+    tables = [
+        pd.DataFrame({"problem": ["a", "b"], "signal": name, IMPORTANCE: each, GATED: each, SECONDS: 1.0})
+        for name, each in arrays.items()
+    ]
+    drawn = pd.DataFrame({"problem": ["a", "b"], "signal": "up between draws", SPEARMAN: [0.25, 0.75]})
+    kept = pd.concat([*tables, drawn], ignore_index=True)
+    for reference, expected in (("up", {"up": [1, 1], "mixed": [1, -1]}), ("mixed", {"up": [1, -1], "mixed": [1, 1]})):
+        found = with_agreement(kept, reference)
+        by_signal = {name: rows[SPEARMAN].tolist() for name, rows in found.groupby("signal")}
+        assert by_signal == {**expected, "up between draws": [0.25, 0.75]}
+        assert not {IMPORTANCE, GATED} & set(found.columns)
+
+
+def test_a_solution_is_a_completion_with_an_answer() -> None:
+    task = Task(build_tokenizer(), "####")
+    problem = load_benchmark("words1", "curve", 1)[0]
+    with pytest.raises(DataError, match="needs problems with solutions"):
+        written(task, replace(problem, solution=""))
+    rollout = written(task, replace(problem, solution="5 + 3 = 8 .", answer="8"))
+    assert list(rollout.prompt_ids) == task.encode_prompt(problem)
+    assert task.decode(rollout.completion_ids).split() == "5 + 3 = 8 . #### 8".split()
+    assert rollout.completion_ids[-1] in task.stop_ids
+    found = task.segments(rollout.completion_ids)
+    assert found is not None
+    assert task.decode(rollout.completion_ids[: found.reasoning_end]).split() == "5 + 3 = 8 .".split()
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What measurements do by default, and what is refused in one sentence before anything starts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -180,9 +181,23 @@ def test_fidelity_has_every_condition_and_leaves_out_what_has_no_weights() -> No
     assert taught(by_name["tied_untrained"]) == keys["tied"]
     assert [name for name, condition in by_name.items() if condition.random_weights] == ["untrained", "tied_untrained"]
     assert by_name["long"].max_new_tokens == 192
-    assert {problem.benchmark for problem in found.problems} == set(by_name["base"].settings.benchmark.sets)
+    assert {problem.benchmark for problem in by_name["base"].problems} == set(by_name["base"].settings.benchmark.sets)
     trained = prepared("fidelity", "trained=some/folder").conditions[-1]
     assert (trained.name, trained.settings.model.path) == ("trained", "some/folder")
+
+
+def test_fidelity_of_a_pretrained_model_reads_its_own_text_and_peoples_solutions(tmp_path) -> None:
+    """Each condition has problems of its own; the data set's solutions are whole completions, with an answer behind a marker."""
+    solved = {"id": "a", "question": "What is 2 + 3?", "answer": "5", "solution": "2 + 3 = 5"}
+    (tmp_path / "gsm8k_test.jsonl").write_text("\n".join(json.dumps({**solved, "id": name}) for name in "abcd"))
+    solutions = f"['model=smollm2','benchmark=gsm8k','benchmark.path={tmp_path}','rollout.max_new_tokens=150']"
+    found = prepared("fidelity", "compared=smollm2", "problems=1", f"conditions.solutions.overrides={solutions}")
+    own, written = found.conditions
+    assert [condition.settings.model.name for condition in found.conditions] == ["smollm2_english", "smollm2"]
+    assert [problem.benchmark for problem in own.problems] == [f"english{tier}" for tier in range(1, 6)]
+    assert (written.completions, written.max_new_tokens) == ("solutions", 150)
+    assert {problem.solution for problem in written.problems} == {"2 + 3 = 5"}
+    assert found.cfg.reference == "oar_p_knockout"
 
 
 def test_the_gradients_condition_of_filler_is_another_model_and_leaves_room_for_longer_completions() -> None:

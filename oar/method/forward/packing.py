@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from transformers import AttentionInterface, PreTrainedModel
 
 from oar.common.errors import DataError
@@ -107,12 +108,18 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """query (heads, N, D), key and value (key-value heads, N, D), position encoding included; their products' scaling."""
+    """query (heads, N, D), key and value (key-value heads, N, D), position encoding included; their products' scaling.
+
+    window: how many tokens a query sees, itself included, None for all; output: where gradients to what attention gave,
+    (1, N, heads, D), can be taken, None without a graph. It is an edge of the graph, since the tensor would take memory.
+    """
 
     query: Tensor
     key: Tensor
     value: Tensor
     scaling: float
+    window: int | None = None
+    output: GradientEdge | None = None
 
 
 class PackedSequences:
@@ -187,7 +194,6 @@ def _packed_attention(
             "The model's attention must be plain softmax attention, but it caps scores or has attention sinks: take another "
             "model."
         )
-    packed.note(Attended(query[0].detach(), key[0].detach(), value[0].detach(), options["scaling"]))
     attend, outputs = AttentionInterface()["sdpa"], []
     parts = zip(*(states.split(packed.sizes, dim=2) for states in (query, key, value)), strict=True)
     for family, blocks, (own, keys, values) in zip(packed.families, packed.blocks, parts, strict=True):
@@ -202,7 +208,12 @@ def _packed_attention(
             ]
             found = attend(module, rest, *seen, _mask(rest, shared, sliding_window), **options)[0]
             outputs.append(found.flatten(0, 1)[block.kept][None])
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), None
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+    edge = get_gradient_edge(output) if output.requires_grad else None
+    packed.note(
+        Attended(query[0].detach(), key[0].detach(), value[0].detach(), options["scaling"], sliding_window, edge)
+    )
+    return output, None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Estimators of token importance: one file each, one Protocol (`base.py`)."""
 
+from oar.method.importance.attention_gradient import AttentionGradientDrop, AttentionGradientImportance
 from oar.method.importance.base import (
     CreditInputs,
     CreditSignal,
@@ -36,6 +37,8 @@ from oar.method.importance.tree import TreeAdvantages
 
 __all__ = [
     "ActionWeights",
+    "AttentionGradientDrop",
+    "AttentionGradientImportance",
     "ContinuationAdvantages",
     "CounterfactualDrop",
     "CreditInputs",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from oar.method.forward.logprobs import Forward, pack, read_logits, run_forward
 from oar.method.importance.base import CreditInputs, chunks
@@ -58,14 +59,16 @@ def clean_passes(inputs: CreditInputs, max_tokens: int, *, graph: bool) -> Itera
         yield _read(inputs, completions, [inputs.seeds[row] for row in rows], some, forward, graph=graph)
 
 
-def outcome_gradients(inputs: CreditInputs, clean: CleanPass, of: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def outcome_gradients(
+    inputs: CreditInputs, clean: CleanPass, of: Sequence[Tensor] | Sequence[GradientEdge]
+) -> tuple[Tensor, ...]:
     """Gradients of the log-likelihood of each completion's outcome with respect to tensors of its forward's graph.
 
     No parameter's `.grad` is touched, and the graph is kept for whoever it belongs to.
     """
     with torch.enable_grad():
         objective = inputs.probe.log_likelihood(clean.outcome).sum()
-    return torch.autograd.grad(objective, list(of), retain_graph=True)
+    return torch.autograd.grad(objective, of, retain_graph=True)
 
 
 def _read(

@@ -68,7 +68,7 @@ def _rolled_back(layer: _Layer, reach: Tensor, block: int) -> tuple[Tensor, Tens
     for start in range(0, length, block):
         seen = min(start + block, length)
         some = position[start:seen]
-        weights = _scores(layer.query[:, :, some], layer.key[:, :, :seen], layer.scaling)
+        weights = attention_products(layer.query[:, :, some], layer.key[:, :, :seen], layer.scaling)
         weights.masked_fill_(position[:seen] > some[:, None], -torch.inf)
         largest = weights.amax(dim=-1, keepdim=True)
         sums = weights.sub_(largest).exp_().sum(dim=-1)
@@ -83,12 +83,12 @@ def _attended_from(layer: _Layer, at: Tensor, log_sums: Tensor) -> Tensor:
     """(R, N, L): what each later query attends to keys at (R, N), mean over the heads; of earlier ones it means nothing."""
     kv_heads, size = layer.key.shape[1], layer.key.shape[3]
     keys = layer.key.gather(2, at[:, None, :, None].expand(-1, kv_heads, -1, size))
-    weights = _scores(layer.query, keys, layer.scaling).sub_(log_sums[..., None]).exp_()
+    weights = attention_products(layer.query, keys, layer.scaling).sub_(log_sums[..., None]).exp_()
     return weights.mean(dim=1).transpose(1, 2)
 
 
-def _scores(query: Tensor, key: Tensor, scaling: float) -> Tensor:
-    """(R, heads, Q, K) in float32, of queries (R, heads, Q, D) and keys (R, key-value heads, K, D)."""
+def attention_products(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+    """(R, heads, Q, K) in float32, of queries (R, heads, Q, D) and keys (R, key-value heads, K, D), times the scaling."""
     rows, heads, count, size = query.shape
     folded = query.reshape(rows, key.shape[1], heads // key.shape[1] * count, size)
     return (folded @ key.transpose(2, 3)).view(rows, heads, count, -1).float().mul_(scaling)

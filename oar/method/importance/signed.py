@@ -35,7 +35,7 @@ class CounterfactualDrop:
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in nats."""
-        return self.of.measure(_towards_gold(inputs), inputs.batch.reasoning_mask)
+        return self.of.measure(towards_gold(inputs), inputs.batch.reasoning_mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class GradientDrop:
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in nats."""
-        inputs = _towards_gold(inputs)
+        inputs = towards_gold(inputs)
         drop = torch.zeros(inputs.batch.reasoning_mask.shape, device=inputs.batch.input_ids.device)
         pad_id = torch.full((1,), inputs.batch.pad_id, device=drop.device)
         pad = inputs.model.get_input_embeddings()(pad_id).detach()
@@ -102,7 +102,7 @@ class SignedAdvantages:
         return advantages
 
 
-def _towards_gold(inputs: CreditInputs) -> CreditInputs:
+def towards_gold(inputs: CreditInputs) -> CreditInputs:
     """The same completions under the probe of the right answer. Raises DataError where a problem's is not known."""
     if not inputs.batch.gold_mask.any(dim=1).all():
         raise DataError(
