@@ -147,13 +147,12 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
         case GradientNormImportance(max_tokens_per_forward=most) if not cfg.probe.needs_answer:  # a forward of its own
             return _activations(model, size, _at_once(cfg, assume, most), checkpointing)
         case AttentionGradientImportance(max_tokens_per_forward=most):
-            own = (
-                0.0 if cfg.probe.needs_answer else _activations(model, size, _at_once(cfg, assume, most), checkpointing)
-            )
-            return own + _attention_again(cfg, assume, most)
+            own = not cfg.probe.needs_answer  # a forward of its own
+            graph = own * _activations(model, size, _at_once(cfg, assume, most), checkpointing)
+            return graph + _attention_again(cfg, model, assume, most)
         case AttentionGradientDrop(max_tokens_per_forward=most):
             graph = _activations(model, size, _at_once(cfg, assume, most), checkpointing)
-            return graph + _attention_again(cfg, assume, most)
+            return graph + _attention_again(cfg, model, assume, most)
         case GradientDrop(max_tokens_per_forward=most):  # the right answer has a forward of its own, with its graph
             return _activations(model, size, _at_once(cfg, assume, most), checkpointing)
         case GrailWeights(
@@ -192,9 +191,10 @@ def _at_once(cfg: TrainConfig, assume: Assumptions, most: int) -> int:
     return min(largest_micro_batch(cfg, assume), max(most, assume.longest_prompt + cfg.rollout.max_new_tokens))
 
 
-def _attention_again(cfg: TrainConfig, assume: Assumptions, most: int) -> float:
-    """Of a gradient to attention: scores, weights, products, effects and one between, of `most` pairs of query and head."""
-    return 5 * most * (assume.longest_prompt + cfg.rollout.max_new_tokens) * FLOAT32
+def _attention_again(cfg: TrainConfig, model: Architecture, assume: Assumptions, most: int) -> float:
+    """Of a gradient to attention: what every layer's output gets, and five numbers of each key for `most` queries of a head."""
+    gradients = largest_micro_batch(cfg, assume) * model.layers * model.hidden * NUMBER_BYTES[cfg.learner.compute_dtype]
+    return gradients + 5 * most * (assume.longest_prompt + cfg.rollout.max_new_tokens) * FLOAT32
 
 
 def _noisy_gradient(cfg: TrainConfig, model: Architecture, assume: Assumptions, most: int) -> float:

@@ -15,7 +15,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from oar.common.errors import DataError
 from oar.method.forward.packing import Attended, Packing
 from oar.method.importance.base import CreditInputs
 from oar.method.importance.clean import clean_passes, outcome_gradients
@@ -54,17 +53,12 @@ class AttentionGradientDrop:
 
 
 def _over_places(inputs: CreditInputs, max_tokens: int, *, power: int) -> Tensor:
-    """(B, T) the sum over layers and later positions of effects, to the power of 1 or 2; 0 outside the reasoning.
-
-    Raises DataError for a model whose forward left no graph.
-    """
+    """(B, T) the sum over layers and later positions of effects, to the power of 1 or 2; 0 outside the reasoning."""
     mask = inputs.batch.reasoning_mask
     found = torch.zeros(mask.shape, device=mask.device)
     for clean in clean_passes(inputs, max_tokens, graph=True):
         forward, width = clean.forward, max(clean.forward.packing.lengths)
         edges = [layer.output for layer in forward.layers if layer.output is not None]
-        if len(edges) < len(forward.layers):
-            raise DataError("A gradient to attention needs a forward with a graph, but this one has none.")
         standing = clean.shown.reasoning_positions
         first = int(standing[:, 0].min())  # before it nobody can attend to reasoning; read once: a GPU is waited for
         own = torch.arange(width, device=mask.device) < clean.shown.lengths[:, None]
