@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.study.credit_dynamics import credit_changes, credit_table, draw_credit, draw_profile
+from experiments.study.curves import draw_study_curves
 from experiments.study.mistakes import draw_mistakes, mistakes_shares, mistakes_table
 from experiments.study.overview import choice_and_gain, overview
 from experiments.study.placement import QUANTITIES, placement_table
@@ -19,7 +20,7 @@ from experiments.study.studies import (
     pair_differences,
 )
 from oar.analysis.reports.differences import one_seed
-from oar.analysis.reports.figures import THICK, curve_table, draw_curves, draw_dots
+from oar.analysis.reports.figures import THICK, curve_table, draw_dots
 from oar.analysis.reports.methods import label, looks_of
 from oar.analysis.reports.page import with_error, write_csv, write_page
 from oar.common.files import atomic_path
@@ -93,7 +94,7 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
     curves = folder / CURVES  # older studies kept none, and their pictures of curves stay as they were drawn
     if curves.is_file():
         for condition, own in pd.read_parquet(curves).groupby("condition", sort=False):
-            draw_curves(own, list(about["arms"]), folder / f"curves-{condition}.png")
+            draw_study_curves(own, about, folder / f"curves-{condition}.png")
     changes: list[list[object]] = []
     shares: list[list[str]] = []
     if about["credit"]:

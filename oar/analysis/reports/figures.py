@@ -143,13 +143,15 @@ def draw_lines(
     windows: Mapping[str, int] | None = None,
     sharey: bool = False,
     legend: str = "",
+    height: float = 2.8,
 ) -> None:
     """A panel per title with `lines` over training steps, so many beside each other, and one legend.
 
-    `windows`: by title the steps of the running mean; `sharey`: the panels of a row have one scale; `legend`: its title.
+    `windows`: by title the steps of the running mean; `sharey`: the panels of a row have one scale; `legend`: its title;
+    `height`: of a panel, in inches.
     """
     down = -(-len(rows) // columns)
-    with picture(path, 0.8 + 2.8 * down) as figure:
+    with picture(path, 0.8 + height * down) as figure:
         grid = panels(figure, list(rows), columns, sharey="row" if sharey else False)
         for axes, (title, own) in zip(grid, rows.items(), strict=True):
             lines(axes, own, looks=looks, window=(windows or {}).get(title, 1))

@@ -63,7 +63,7 @@ LOOKS = {
     "oar_s": Look("OAR-S", PINK, "o"),
     "oar_s_routes": Look("OAR-S routes", PINK, "P"),
     "oar_s_gradient": Look("OAR-S gradient", PINK, "^"),
-    "oar_s_attention": Look("OAR-S attention", PINK, "v"),
+    "oar_s_attention": Look("OAR-S attention", PINK, "<"),
     "oar_s_advantage": Look("OAR-S advantage", PINK, "D"),
     "surprisal": Look("surprisal", BLACK, "*"),
     "uniform": Look("uniform (chance)", GREY, "o"),
