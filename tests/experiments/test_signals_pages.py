@@ -74,8 +74,7 @@ def write_gradient_page(table: pd.DataFrame, provenance: dict[str, Any], folder:
 
 
 WRITERS: dict[str, Write] = {
-    # method_signals has no committed results yet
-    **{name: write_signal_page(name) for name in ("recall", *pictures.PANELS) if name != "method_signals"},
+    **{name: write_signal_page(name) for name in ("recall", *pictures.PANELS)},
     "fidelity": write_fidelity_page,
     "gradient_signal": write_gradient_page,
 }
