@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from oar.analysis.reports.figures import draw_dots
-from oar.analysis.reports.methods import CONTROL, METHOD, ORACLE, kind, label, looks_of
+from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import write_csv, write_page
 from oar.analysis.thresholds import STEPS, steps_at_best_rate
 from oar.common.errors import DataError
@@ -58,7 +58,8 @@ def _earlier(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     """The same from the table of runs that is there."""
-    about, costs = provenance["study"], pd.read_csv(folder / STEPS)
+    about = provenance["study"]
+    costs = in_order(pd.read_csv(folder / STEPS), about)
     summary = summarised(costs, about["kinds"], about["reference"])
     draw_standing(summary, list(about["arms"]), folder / "standing.png")
     return write_page(
@@ -71,6 +72,14 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         regimes=regimes(summary, about["reference"]),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )
+
+
+def in_order(costs: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataFrame:
+    """By condition as the study has them, then methods before controls before oracles: runs of several pages are mixed."""
+    arms = sorted(about["arms"], key=lambda arm: (KINDS.index(about["kinds"][arm]), method_order(arm)))
+    order = {"condition": list(about["conditions"]), "arm": arms}
+    keys = [*order, "rate", "seed"]
+    return costs.sort_values(keys, key=lambda of: of.map(order[of.name].index) if of.name in order else of)
 
 
 def run_costs(run: Run) -> dict[str, Any]:
