@@ -150,7 +150,7 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     write_ceilings(about, runs_of(tmp_path / "runs"), before, {"command": "the first command", "git_commit": "c0ffee"})
     anew = made(tmp_path / "anew", "oar_p", 1, {0: 0.3, 10: 0.91})
     share = [made(tmp_path / "share", arm, 1, {0: 0.3, 10: 0.5, 20: 0.95}) for arm in ("grpo", "oar_gn")]
-    runs = [anew, *(replace(run, condition="share") for run in share)]
+    runs = [*(replace(run, condition="share") for run in reversed(share)), anew]
     more = about | {"conditions": {"share": ["b"]}, "arms": {"grpo": [], "oar_p": [], "oar_gn": []}, "expected": {}}
     more |= {"kinds": {"grpo": "method", "oar_p": "method", "oar_gn": "method"}, "beside": [str(before)]}
     text = write_ceilings(more, runs, after, {"command": "the second"}).read_text()
@@ -159,6 +159,9 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     assert "| one | 30 (`grpo`) | 10 (`oracle_causal`) | 20 (`oar_p`) |" in text
     assert "| share | 20 (`grpo`) | not reached | 20 (`oar_gn`) |" in text
     assert "17 runs" in text
+    # Conditions as the pages have them, methods before controls and oracles: not in the order in which runs were made.
+    assert text.index("## one") < text.index("| `oracle_causal` |") < text.index("## share")
+    assert text.index("| `grpo` |", text.index("## share")) < text.index("| `oar_gn` |", text.index("## share"))
     assert json.loads((after / "provenance.json").read_text())["study"]["conditions"] == {"one": ["a"], "share": ["b"]}
     with pytest.raises(DataError, match=r"has no steps\.csv"):
         write_ceilings(more | {"beside": [str(tmp_path)]}, runs, after, {"command": "x"})
