@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from oar.analysis.reports.methods import method_order
 from oar.analysis.signals.recall import ALL, AUC, ERROR_FIFTH, SPEARMAN, WRONG
 from oar.analysis.thresholds import steps_at_best_rate
 
@@ -65,7 +66,7 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
     aligned = aligned[~aligned["arm"].isin(no_methods)]
     towards = aligned.set_index(["arm", "condition"])["value"]
     steps, pace = steps_at_best_rate(costs)["median"], costs.groupby("arm")["pace"].median()
-    names = dict.fromkeys([*costs["arm"], *aligned["arm"], *signals.loc[signals["model"] == model, "signal"]])
+    names = {*costs["arm"], *aligned["arm"], *signals.loc[signals["model"] == model, "signal"]}
     rows = [
         [
             name,
@@ -74,7 +75,7 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
             *(steps.get((regime, name), np.nan) for regime in REGIMES),
             pace.get(name, np.nan),
         ]
-        for name in names
+        for name in sorted(names, key=method_order)
         if " - " not in name  # the difference of two signals
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
