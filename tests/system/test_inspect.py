@@ -27,7 +27,7 @@ def test_a_page_of_a_real_run(finished_run: FinishedRun, base_model: Path, tmp_p
     folder = shutil.copytree(finished_run.folder, tmp_path / "run")
     code, output = run("inspect_credit", f"run={folder}", f"against={base_model}", "~signals.oar_gn")
     assert code == 0, output
-    assert "step_000004.html: 12 completions, 19 signals" in output
+    assert "step_000004.html: 12 completions, 21 signals" in output
     data = data_of(folder / "inspector" / "step_000004.html")
     assert "after 3 updates; the completions were drawn after 3" in data["notes"][0]  # the weights that drew them
     at = {(signal["name"], signal["source"]): index for index, signal in enumerate(data["signals"])}
