@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 @dataclass(slots=True)
 class TokenCount:
-    """Positions that ran through the layers, padding included: forwards, and backwards down to the input embeddings."""
+    """Positions that ran through the layers, padding included: forwards, and backwards from the last hidden states."""
 
     forward: int = 0
     backward: int = 0
@@ -22,18 +22,18 @@ def counted_tokens(model: PreTrainedModel) -> Iterator[TokenCount]:
     """Counts rows x width of every call of the decoder in the block."""
     count = TokenCount()
 
-    def entered(_: nn.Module, __: tuple[Any, ...], options: dict[str, Any]) -> None:
-        embeddings: Tensor | None = options.get("inputs_embeds")
-        rows, width = (options["input_ids"] if embeddings is None else embeddings).shape[:2]
-        count.forward += rows * width
+    def ran(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        states: Tensor = output.last_hidden_state
+        tokens = states.shape[0] * states.shape[1]
+        count.forward += tokens
 
         def differentiated(_: Tensor) -> None:
-            count.backward += rows * width
+            count.backward += tokens
 
-        if embeddings is not None and embeddings.requires_grad:
-            embeddings.register_hook(differentiated)
+        if states.requires_grad:
+            states.register_hook(differentiated)
 
-    hook = model.base_model.register_forward_pre_hook(entered, with_kwargs=True)
+    hook = model.base_model.register_forward_hook(ran)
     try:
         yield count
     finally:

@@ -27,7 +27,13 @@ from oar.analysis.signals.agreement import (
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.recall import OVERLAP, SPEARMAN
 from oar.common.errors import ConfigError, DataError
-from oar.method.importance import CreditInputs, GradientImportance, GradientNormImportance, PerturbationImportance
+from oar.method.importance import (
+    AttentionGradientImportance,
+    CreditInputs,
+    GradientImportance,
+    GradientNormImportance,
+    PerturbationImportance,
+)
 from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe, Probe
 from oar.tasks.data.sources import load_benchmark
 from oar.tasks.embedded.base_model import model_key
@@ -172,6 +178,7 @@ def test_tokens_are_counted_by_hand() -> None:
     for estimator, forward, backward in (
         (PerturbationImportance(max_tokens_per_forward=1), clean + exact, 0),
         (GradientNormImportance(max_tokens_per_forward=1), clean, clean),
+        (AttentionGradientImportance(max_tokens_per_forward=1), clean, clean),  # which stops at the first attention
         (GradientImportance(max_tokens_per_forward=1), clean + from_reasoning_on, from_reasoning_on),
         (GradientVariant(1e-3, "squared_norm", max_tokens_per_forward=1), 2 * clean, clean),
         (Surprisal(), 0, 0),
