@@ -319,7 +319,11 @@ def timed(estimator: ImportanceEstimator, inputs: CreditInputs, repeats: int) ->
 def condition_text(condition: ConditionConfig) -> str:
     """A condition as a line of the report."""
     said = {"probe": condition.probe, "weights": condition.weights, **condition.teach}
-    return ", ".join(f"{key} {value}" for key, value in said.items())
+    if condition.completions == SOLUTIONS:
+        said["completions"] = "the data set's solutions, not the model's own"
+    if condition.problems is not None:
+        said["problems"] = condition.problems
+    return ", ".join([*(f"{key} {value}" for key, value in said.items()), *condition.overrides])
 
 
 if __name__ == "__main__":

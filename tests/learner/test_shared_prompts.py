@@ -13,7 +13,21 @@ from oar.method.forward import logprobs
 from tests.learner.on_ranks import config, learner_of
 from tests.pretended_gpu.steps import METHODS, OF_SHEETS, in_many_forwards, starts
 
-KINDS = ("grpo", "oar_p", "oar_p_routes", "oar_g", "oar_gn", "oar_s", "grail", "shear", "rlsd", "sdpo", "mig", "prime")
+KINDS = (
+    "grpo",
+    "oar_p",
+    "oar_p_routes",
+    "oar_g",
+    "oar_gn",
+    "oar_ga",
+    "oar_s",
+    "grail",
+    "shear",
+    "rlsd",
+    "sdpo",
+    "mig",
+    "prime",
+)
 OPTIONS = {
     "lora": ["lora=r8"],
     "recomputed": ["learner.activation_checkpointing=true"],

@@ -12,7 +12,13 @@ from oar.learner.checkpoint import OPTIMIZER_FOLDER, load_state, save_checkpoint
 from oar.learner.credit import given_credit
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.update import LossBatch, accumulate_gradient, make_optimizer
-from oar.method.importance import EntropyImportance, GradientImportance, GradientNormImportance, PerturbationImportance
+from oar.method.importance import (
+    AttentionGradientImportance,
+    EntropyImportance,
+    GradientImportance,
+    GradientNormImportance,
+    PerturbationImportance,
+)
 from oar.method.probes import AnswerMeanProbe
 from oar.model.load import load_policy, load_trained
 from oar.model.lora import ADAPTER_FOLDER, adapter_weights, add_adapter, load_adapter, save_adapter
@@ -104,9 +110,10 @@ def test_only_the_adapter_is_trained():
         PerturbationImportance(window=1, routes=2),
         GradientImportance(),
         GradientNormImportance(),
+        AttentionGradientImportance(),
         EntropyImportance(),
     ],
-    ids=["oar_p", "routes", "oar_g", "oar_gn", "entropy"],
+    ids=["oar_p", "routes", "oar_g", "oar_gn", "oar_ga", "entropy"],
 )
 @pytest.mark.parametrize("keep_graph", [False, True], ids=["beforehand", "in the update"])
 def test_estimators_see_the_merged_model(estimator, keep_graph):
