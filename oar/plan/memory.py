@@ -146,12 +146,13 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
             return _signal(cfg, model, assume, of)
         case GradientNormImportance(max_tokens_per_forward=most) if not cfg.probe.needs_answer:  # a forward of its own
             return _activations(model, size, _at_once(cfg, assume, most), checkpointing)
-        case AttentionGradientImportance(max_tokens_per_forward=most):
-            own = not cfg.probe.needs_answer  # a forward of its own
+        case (
+            AttentionGradientImportance(max_tokens_per_forward=most)
+            | AttentionGradientDrop(max_tokens_per_forward=most)
+        ):
+            # The right answer has a forward of its own, and so has a probe that reads no answer.
+            own = isinstance(estimator, AttentionGradientDrop) or not cfg.probe.needs_answer
             graph = own * _activations(model, size, _at_once(cfg, assume, most), checkpointing)
-            return graph + _attention_again(cfg, model, assume, most)
-        case AttentionGradientDrop(max_tokens_per_forward=most):
-            graph = _activations(model, size, _at_once(cfg, assume, most), checkpointing)
             return graph + _attention_again(cfg, model, assume, most)
         case GradientDrop(max_tokens_per_forward=most):  # the right answer has a forward of its own, with its graph
             return _activations(model, size, _at_once(cfg, assume, most), checkpointing)

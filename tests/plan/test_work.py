@@ -18,6 +18,7 @@ from oar.method.forward.logprobs import pack_completions, run_forward
 from oar.method.forward.packing import Packing
 from oar.method.importance import (
     ActionWeights,
+    AttentionGradientImportance,
     ContinuationAdvantages,
     EntropyBonusWeights,
     EntropyImportance,
@@ -223,6 +224,11 @@ PAIRS = 14 * 19  # OAR-G's: reasoning and tail meet all that is shown
         (PerturbationImportance(window=0, routes=1), {}, Work(59, 59 * 19 + 190, 30)),
         (PerturbationImportance(budget=4), {}, Work(19 + 38, 380 + 38 * 19, 3 + 12)),
         (GradientNormImportance(), {}, Work(19, 2 * 190, 3)),
+        (
+            AttentionGradientImportance(),
+            {},
+            Work(19, 2 * 190 + PAIRS, 3),
+        ),  # scores and <g, v> of reasoning and tail once more
         (SelfDistilledWeights(context="answer"), {}, forward(5 + 16, 16)),  # reasoning, marker, answer and EOS
         (ActionWeights(SelfDistilledWeights()), {}, forward(5 + 5 + 10 + 16, 16)),  # and the question once more
         (ImplicitRewardAdvantages(ImplicitReward()), {}, forward(21, 16) * 7 + Work(read=16)),
@@ -271,7 +277,10 @@ def test_work_of_losses_by_hand():
 @pytest.mark.parametrize(
     ("method", "bounds"),
     [
-        *((name, (0.9, 1.1)) for name in ("oar_gn", "oar_p_routes", "oar_s_routes", "grail", "entropy_mask", "shear")),
+        *(
+            (name, (0.9, 1.1))
+            for name in ("oar_gn", "oar_ga", "oar_p_routes", "oar_s_routes", "grail", "entropy_mask", "shear")
+        ),
         *((name, (0.9, 1.1)) for name in ("token_baseline", "grpo_lambda", "spo", "rlsd", "sdpg", "prime")),
         ("crpo", (0.85, 1.1)),  # a generic completion has a prompt of its own
         ("oar_g", (0.75, 1.0)),  # what is run again is padded to the longest
