@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model reward-model smollm2 plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal league dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
+.PHONY: help setup doctor base-model reward-model smollm2 plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal league survives dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
@@ -35,6 +35,7 @@ takes.study := EXPERIMENT PROFILE SEEDS STEPS OUT
 takes.gradient-signal := SEED OUT
 takes.compare-methods := SEEDS STEPS
 takes.league := METHOD SEED SEEDS OUT
+takes.survives := OUT
 takes.dashboard :=
 takes.dashboard-local := OUT
 takes.report := OUT
@@ -168,6 +169,9 @@ gradient-signal: setup ## How much of a gradient is signal under each weighting,
 
 league: setup ## A line for every credit signal; with METHOD=mine one more, measured here
 	@$(call program,league)
+
+survives: setup ## Which findings hold on SmolLM2: every instrument again on it (make smollm2 first; hours)
+	@$(call program,survives)
 
 dashboard: setup ## The methods side by side at W&B: make dashboard ARGS='project=oar group=embedded'
 	@$(call program,dashboard)

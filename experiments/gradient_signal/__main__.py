@@ -34,7 +34,7 @@ from oar.common.progress import progress_bars, stage
 from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed
 from oar.config import LearnerConfig, TrainConfig, build, validated
-from oar.config.checks import AtLeast, Positive
+from oar.config.checks import AtLeast, Positive, require
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, collate_groups, grade_groups
@@ -62,6 +62,7 @@ class GradientSignalConfig:
     units: Annotated[int, AtLeast(6)]
     batches: list[int]
     judged: int
+    coordinates: int | None
     reference: str
     target: str | None
     foretold: str | None
@@ -74,6 +75,8 @@ class GradientSignalConfig:
     def __post_init__(self) -> None:
         if not self.batches or any(batch < 1 or batch % self.prompts for batch in self.batches):
             raise ConfigError(f"batches must be multiples of prompts ({self.prompts}), but are {self.batches}.")
+        if self.coordinates is not None:
+            require(self.coordinates >= 1, "coordinates", "null, or 1 or more", self.coordinates)
         if self.judged not in self.batches:
             raise ConfigError(f"judged must be one of batches, {self.batches}, but is {self.judged}.")
         if self.reference not in self.arms or not self.conditions:
@@ -133,6 +136,7 @@ def measured(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfi
         "arms": {arm: own.identity() for arm, own in arms.items()},
         "weights": files_hash(weight_files(folder)),
         "study": [cfg.seed, cfg.prompts, cfg.units, cfg.batches, cfg.judged, cfg.reference, cfg.target, cfg.threads],
+        "coordinates": cfg.coordinates,
         "code": code_hash(*(Path(__file__).with_name(name) for name in ("__main__.py", "cosines.py"))),
     }
 
@@ -164,11 +168,13 @@ def measure(
         target = credits[cfg.target].token_advantages
     everything[TARGET] = target, rewarded
     rows = torch.arange(len(graded.batch)).chunk(cfg.units)
+    parameters = sum(one.numel() for one in model.parameters())
+    chosen = coordinates(parameters, cfg.coordinates, seed=cfg.seed)
     gradients: dict[str, list[NDArray[np.float32]]] = {name: [] for name in everything}
     for unit, index in enumerate(rows):
         for name, (token_advantages, learner) in everything.items():
             found = gradient(model, graded, scores, token_advantages, index, learner, settings.rollout.temperature)
-            gradients[name].append(found)
+            gradients[name].append(found[chosen])
         advance(unit + 1)
     table = signal_table(
         with_best_weights(
@@ -177,9 +183,17 @@ def measure(
         reference=cfg.reference,
         classes=list(classes),
         batches=[*(batch / cfg.prompts for batch in cfg.batches), float("inf")],
-        lr=settings.learner.lr,
+        lr=settings.learner.lr * parameters / len(chosen),  # a gain is a sum over parameters, all else are ratios
     )
     return pd.concat([table.assign(batch=table["batch"] * cfg.prompts), facts(graded, advantages, credits, classes)])
+
+
+def coordinates(parameters: int, count: int | None, *, seed: int) -> NDArray[np.int64]:
+    """(count,) of so many parameters, drawn at random and in order; all where count is None or no fewer."""
+    if count is None or count >= parameters:
+        return np.arange(parameters)
+    drawn_of = np.random.default_rng(derive_seed(seed, "gradient signal", "coordinates"))
+    return np.sort(drawn_of.choice(parameters, count, replace=False, shuffle=False))
 
 
 def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedModel, task: Task) -> GradedBatch:

@@ -4,8 +4,6 @@ The committed tables hold what others were measured at; what `signal` lacks is m
 keeps what it has finished.
 """
 
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +12,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.league.table import KNOWN, REFERENCE, REGIMES, league_table, read_tables
+from experiments.shared.run_program import run_program
 from oar.analysis.reports.page import write_csv, write_page
 from oar.command_line.entry import entry
-from oar.command_line.overrides import own_configuration
-from oar.common.errors import ConfigError, OarError
+from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
 from oar.config.checks import Positive
@@ -112,8 +110,7 @@ def measured(cfg: LeagueConfig, method: str, folder: Path) -> dict[str, list[Pat
     for name, program in programs(cfg, method).items():
         own = [f"output_dir='{folder / name}'", f"work_dir='{folder / 'work'}'"]
         print(f"{name}: {program[0]}", flush=True)
-        if code := subprocess.run([sys.executable, "-m", *program, *own, *own_configuration()], check=False).returncode:
-            raise OarError(f"{program[0]} ended with exit code {code}, see above: run the same command again to go on.")
+        run_program([*program, *own])
         found[name] = [folder / name / FILES[name]]
     return found
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.findings import PAGE, TEMPLATE, Tables, findings, fixed
+from experiments.findings import PAGE, TEMPLATE, findings
+from experiments.shared.tables import Tables
+from oar.analysis.reports.page import fixed
 from oar.common.errors import DataError
 from oar.common.provenance import ROOT
 from oar.tasks.embedded.teaching import build_model

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.gradient_signal import __main__ as gradient_signal
 from experiments.gradient_signal.__main__ import (
     CLASSES,
+    coordinates,
     credited,
     gradient,
     token_classes,
@@ -132,3 +134,35 @@ def test_completions_earn_what_the_configuration_says() -> None:
     earned = [terms["length"] for terms in graded.terms]
     assert graded.rewards.tolist() == pytest.approx([settings.reward["length"]["weight"] * one for one in earned])
     assert len(set(earned)) > 1
+
+
+def test_some_coordinates_of_each_gradient_are_looked_at(tmp_path, monkeypatch) -> None:
+    """Ratios do not change their scale with it; a gain, which is a sum over parameters, is brought to that of all."""
+    settings, tokenizer = small(prepared("gradient_signal")["grpo"]), build_tokenizer(1024)
+    untaught(tokenizer).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    parameters, seen = untaught(tokenizer).num_parameters(), []
+    monkeypatch.setattr(gradient_signal, "drawn", lambda _, __, model, task: demonstrations(task, model.device))
+    table = gradient_signal.signal_table
+    monkeypatch.setattr(
+        gradient_signal, "signal_table", lambda *given, **how: seen.append((given, how)) or table(*given, **how)
+    )
+    for count in ("null", str(parameters // 4)):
+        cfg = config("gradient_signal", "units=6", f"coordinates={count}")
+        gradient_signal.measure(cfg, {"grpo": settings}, tmp_path, lambda _: None)
+    ((whole,), of_all), ((some,), of_some) = seen
+    chosen = coordinates(parameters, parameters // 4, seed=1)
+    assert whole["grpo"].shape == (6, parameters)
+    np.testing.assert_array_equal(some["grpo"], whole["grpo"][:, chosen])
+    assert of_some["lr"] / of_all["lr"] == pytest.approx(4, rel=1e-3)
+
+
+def test_coordinates_are_different_ones_in_order() -> None:
+    chosen = coordinates(1000, 300, seed=1)
+    assert len(set(chosen.tolist())) == 300
+    assert (np.diff(chosen) > 0).all()
+    assert (chosen[0], chosen[-1]) < (20, 1000)
+    assert chosen[-1] > 980
+    assert chosen.tolist() != coordinates(1000, 300, seed=2).tolist()
+    for count in (None, 1000, 2000):
+        assert coordinates(1000, count, seed=1).tolist() == list(range(1000))

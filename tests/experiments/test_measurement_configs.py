@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from hydra import initialize_config_dir
 
 from experiments.bench_importance.update import PlainImportance
 from experiments.bench_learner.page import Where
 from experiments.bench_learner.sides import SIDES
+from experiments.gradient_signal.__main__ import planned
 from experiments.signals.__main__ import MEASURES
 from oar.analysis.reports.methods import METHOD, kind
 from oar.common.errors import ConfigError
@@ -65,6 +67,7 @@ REFUSED = {
     "gradient_signal": [
         ("batches=[6]", "multiples of prompts"),
         ("judged=8", "one of batches"),
+        ("coordinates=0", "coordinates must be null, or 1 or more, but is 0"),
         ("units=2", "units must be 6 or more, but is 2"),
         ("reference=best", "one of arms"),
         ("arms.grpo=['method=nobody']", "cannot be composed"),
@@ -206,6 +209,15 @@ def test_the_gradients_condition_of_filler_is_another_model_and_leaves_room_for_
     assert (default.model.teach["filler"], filler.model.teach["filler"]) == (0, 12)
     assert filler.rollout.max_new_tokens == filler.model.teach["max_new_tokens"] == 192
     assert filler.rollout.max_model_len > default.rollout.max_model_len
+
+
+def test_gradients_on_english_are_those_of_the_pretrained_model() -> None:
+    cfg = config("gradient_signal", "experiment=english_gradients")
+    with initialize_config_dir(str(CONF), version_base=None):
+        arms = planned(cfg, cfg.conditions["english"])
+    assert {one.model.name for one in arms.values()} == {"smollm2_english"}
+    assert {one.learner.num_generations for one in arms.values()} == {4}
+    assert arms["oar_p_knockout"].method.estimator["counterfactual"] == "knockout"
 
 
 def test_the_bench_of_importance_has_a_row_for_every_method() -> None:

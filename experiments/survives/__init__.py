@@ -1,0 +1,1 @@
+"""Which findings about the embedded model hold on a pretrained one."""
