@@ -66,17 +66,17 @@ MISSING = {
 }
 
 
-def estimator_named(method: str, counterfactual: str) -> CreditSignal:
+def estimator_named(method: str, counterfactual: str, draws: int = 1) -> CreditSignal:
     """The estimator of conf/method/<method>.yaml; `counterfactual` is what OAR-P and what is made from it put in a token's place.
 
-    A name with a dot is a class of yours, `mypkg.Mine`, which is made without arguments (docs/OWN_SIGNAL.md). Raises ConfigError
-    for a method that needs what TRL does not give (MISSING), and for any other name.
+    draws: of a random counterfactual. A name with a dot is a class of yours, `mypkg.Mine`, which is made without arguments
+    (docs/OWN_SIGNAL.md). Raises ConfigError for a method that needs what TRL does not give (MISSING), and for any other name.
     """
     if "." in method:
         own: CreditSignal = build("method", {TARGET: method}, [method.rpartition(".")[0]])
         _refuse(method, _missing(own))
         return own
-    oar_p = PerturbationImportance(counterfactual)
+    oar_p = PerturbationImportance(counterfactual, draws)
     routes, drop = replace(oar_p, window=0, routes=4), CounterfactualDrop(oar_p)
     estimators: dict[str, CreditSignal] = {
         "grpo": UniformImportance(),

@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,10 +19,7 @@ from transformers import PreTrainedModel
 from oar.common.clock import Clock
 from oar.common.errors import ConfigError, DataError, MissingPackageError
 from oar.common.seeding import derive_seed
-from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
-from oar.config.checks import require
 from oar.integrations.columns import in_context, shown_column, told_problems
-from oar.integrations.methods import estimator_named, gating_named
 from oar.learner.credit import probe_of
 from oar.method.batch import CompletionBatch, collate
 from oar.method.credit import CreditAssigner
@@ -30,7 +27,6 @@ from oar.method.forward.logprobs import Scores, score_completions
 from oar.method.gating import make_gate, weight_metrics
 from oar.method.importance import (
     CreditInputs,
-    CreditSignal,
     GradientImportance,
     PositionImportance,
     RandomImportance,
@@ -44,7 +40,9 @@ from oar.tasks.task import Task
 
 try:
     from accelerate.utils import is_peft_model
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
+
+    from oar.integrations.trl_config import OARGRPOConfig, refuse_unsupported
 except ImportError as error:
     raise MissingPackageError(
         f"oar.integrations.trl needs TRL, but there is none ({error}): pip install trl==1.16.0."
@@ -56,102 +54,6 @@ if not all(hasattr(GRPOTrainer, hook) for hook in ("_generate_and_score_completi
 
 UNSCORED = (UniformImportance, RandomImportance, PositionImportance)  # they look at nothing that a forward says
 MAX_LOGPROB_DIFF = {True: 1e-3, False: 0.05}  # nats, mean; float32 or not: the bounds of conf/sync and of conf/profile
-
-
-@dataclass
-class OARGRPOConfig(GRPOConfig):
-    """What GRPOConfig holds, and how credit is assigned. The defaults are those of conf/; `beta` is still TRL's KL coefficient.
-
-    Raises ConfigError where a name is not known or a number out of range.
-    """
-
-    method: str = field(
-        default="oar_g",
-        metadata={
-            "help": "Which signal says what a token is worth: grpo, oar_p, oar_p_routes, oar_p_window, oar_p_budget, oar_g, "
-            "oar_gn, oar_ga, oar_s, oar_s_routes, oar_s_gradient, oar_s_attention, oar_s_advantage, grail, shear, entropy_mask, "
-            "entropy_advantage, token_baseline, rlsd, or the controls entropy, random, position, shuffled, inverted."
-        },
-    )
-    marker: str = field(
-        default="\\boxed{",
-        metadata={"help": "Text that announces the answer in a completion; what comes before reasons."},
-    )
-    gating: str = field(
-        default="bilevel",
-        metadata={"help": "From importance to weights: bilevel, boost_only, suppress_only, none or released_drift."},
-    )
-    gating_tau: float = field(default=0.4, metadata={"help": "Threshold level in [0, 1] (paper)."})
-    gating_beta: float = field(default=2.0, metadata={"help": "Strength of the boost (paper)."})
-    gating_floor: float = field(default=0.1, metadata={"help": "Smallest weight before rescaling."})
-    gating_threshold: str = field(
-        default="quantile",
-        metadata={"help": "quantile: the threshold is the completion's tau-quantile; absolute: it is tau itself."},
-    )
-    probe: str = field(
-        default="warmup",
-        metadata={
-            "help": "What stands for the outcome: lt_logits, as_mean, as_joint, warmup, one after the other, or reward_model."
-        },
-    )
-    probe_path: str | None = field(
-        default=None,
-        metadata={"help": "Of reward_model: a folder with a reward model of one label and the policy's tokenizer."},
-    )
-    probe_warmup_steps: int = field(
-        default=20, metadata={"help": "Batches of completions with lt_logits before as_mean, where probe is warmup."}
-    )
-    probe_conclude: str | None = field(
-        default=None, metadata={"help": "Text that lt_logits puts behind the reasoning; by default the marker."}
-    )
-    counterfactual: str = field(
-        default="pad",
-        metadata={"help": "What OAR-P changes a token to: pad, random_token, resampled or knockout."},
-    )
-    times_surprisal: bool = field(
-        default=False, metadata={"help": "Whether importance is multiplied by -logprob of its token before gating."}
-    )
-    answer_column: str = field(
-        default="answer",
-        metadata={
-            "help": "Column of the data set with the right answer, as it would stand behind the marker: of oar_s*."
-        },
-    )
-    solution_column: str = field(
-        default="solution", metadata={"help": "Column of the data set with a solution to show to the teacher: of rlsd."}
-    )
-
-    def __post_init__(self) -> None:
-        require(bool(self.marker), "marker", "the text that announces an answer", self.marker)
-        CounterfactualConfig(self.counterfactual)
-        self.make_estimator()
-        self.gating_settings()
-        require(
-            self.probe != "reference",
-            "probe",
-            "one that needs no reference response, which TRL has none of",
-            self.probe,
-        )
-        self.probe_settings()
-        super().__post_init__()
-
-    def make_estimator(self) -> CreditSignal:
-        """What `method` and `counterfactual` name."""
-        return estimator_named(self.method, self.counterfactual)
-
-    def probe_settings(self) -> ProbeConfig:
-        """What `probe` names."""
-        return ProbeConfig(self.probe, self.probe_warmup_steps, self.probe_conclude, self.probe_path)
-
-    def gating_settings(self) -> GatingConfig:
-        """What `gating` names, with the numbers given here."""
-        return gating_named(
-            self.gating,
-            tau=self.gating_tau,
-            beta=self.gating_beta,
-            floor=self.gating_floor,
-            threshold=self.gating_threshold,
-        )
 
 
 class OARGRPOTrainer(GRPOTrainer):
@@ -251,6 +153,7 @@ class OARGRPOTrainer(GRPOTrainer):
             make_gate(**cfg.gating_settings().options()),
             probe_of(cfg.probe_settings(), self.task, step, self.scorer),
             cfg.times_surprisal,
+            neutral_id=self.task.encode_neutral(cfg.counterfactual_text),
         )
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
         token_advantages = advantages[:, None] * weights
@@ -388,29 +291,3 @@ class OARGRPOTrainer(GRPOTrainer):
         wide = self.accelerator.pad_across_processes(numbers, dim=1) if values.dim() > 1 else numbers
         gathered: Tensor = self.accelerator.gather(wide)
         return gathered.to(values.dtype)
-
-
-def refuse_unsupported(given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for arguments of GRPOTrainer with which token weights would be wrong, or are not known to be right."""
-    args = given.get("args")
-    if not isinstance(args, OARGRPOConfig):
-        raise ConfigError(
-            f"args must be an OARGRPOConfig, but is {type(args).__name__}: it says how credit is assigned."
-        )
-    for name in ("tools", "environment_factory"):
-        if given.get(name):
-            raise ConfigError(
-                f"{name} must not be given: credit is for completions whose tokens the policy wrote itself."
-            )
-    if args.deepspeed or args.fsdp:
-        raise ConfigError(
-            "OARGRPOTrainer must run without DeepSpeed and FSDP, which spread the weights that credit reads: start it with "
-            "`accelerate launch --multi_gpu` (DDP), or train with learner.ranks of experiments.train (FSDP2)."
-        )
-    if args.use_liger_kernel:
-        raise ConfigError("use_liger_kernel must be false: it replaces layers that counterfactuals run through.")
-    if args.importance_sampling_level == "sequence" and args.method != "grpo":
-        raise ConfigError(
-            "importance_sampling_level must be 'token' for token weights: under one ratio for a whole completion, weights of "
-            "mean 1 change nothing."
-        )
