@@ -98,6 +98,7 @@ def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
         ],
         "costs": [
             *("experiments.study", "experiment=ceilings", "~arms", f"+arms={text(runs)}", "~arms_of", "+arms_of={}"),
+            f"only={text(list(REGIMES))}",
             *(f"seeds={cfg.seeds}", f"rates=[{cfg.rate}]", f"learner.steps={cfg.steps}"),
         ],
     }

@@ -20,7 +20,7 @@ from oar.command_line.overrides import key_of, overrides_of_runs
 from oar.common.errors import ConfigError
 from oar.common.provenance import config_hash
 from oar.config import TrainConfig, validated
-from oar.config.checks import Positive
+from oar.config.checks import Positive, one_of
 from oar.config.composed import composed_run
 from oar.launch.in_turn import run_in_turn
 from oar.launch.pool import Job, joint_provenance, run_missing
@@ -40,6 +40,7 @@ class StudyConfig(TrainConfig):
     reference: str
     arms: dict[str, list[str]]
     conditions: dict[str, list[str]]
+    only: list[str]
     pairs: list[list[str]]
     logged: dict[str, str]
     seeds: Positive
@@ -76,6 +77,9 @@ class StudyConfig(TrainConfig):
             raise ConfigError(
                 f"arms_of and expected must name conditions and arms, but name {', '.join(sorted(unknown))}."
             )
+        for name in self.only:
+            one_of("only", name, tuple(self.conditions))
+        self.conditions = {name: self.conditions[name] for name in self.only or self.conditions}
 
     def compared(self) -> Iterator[tuple[str, str, list[str]]]:
         """Condition, arm and overrides of all that is run under a seed."""

@@ -175,10 +175,35 @@ def study(*overrides: str) -> StudyConfig:
 
 
 def test_every_arm_of_a_condition_is_run_at_every_rate() -> None:
-    cfg = study("arms_of={one: [grpo, oar_p], share: [grpo], all: [oracle_signed]}", "rates=[1e-3, 1e-4]")
+    arms = "arms_of={one: [grpo, oar_p], share: [grpo], all: [oracle_signed]}"
+    cfg = study(arms, "rates=[1e-3, 1e-4]", "only=[one, share, all]")
     found = [(condition, arm, overrides[-1]) for condition, arm, overrides in cfg.compared()]
     pairs = [("one", "grpo"), ("one", "oar_p"), ("share", "grpo"), ("all", "oracle_signed")]
     assert found == [(*pair, f"learner.lr={rate}") for rate in (1e-3, 1e-4) for pair in pairs]
+
+
+def test_one_condition_of_many_can_be_run() -> None:
+    cfg = study("only=[share, one]", "arms_of.share=[grpo]", "arms_of.one=[oar_p]", "rates=[1e-3]")
+    assert [(condition, arm) for condition, arm, _ in cfg.compared()] == [("share", "grpo"), ("one", "oar_p")]
+    assert list(cfg.conditions) == ["share", "one"]
+    assert len(study().conditions) > 2
+    with pytest.raises(ConfigError, match=r"only must be one of one, share, all, .*, but is 'two'"):
+        study("only=[two]")
+
+
+def test_larger_batches_and_longer_sheets_are_conditions() -> None:
+    """The same base model as in smaller batches, another one for longer sheets."""
+    cfg = study()
+    made = {
+        name: validated(composed(*cfg.overrides, *changed), TrainConfig) for name, changed in cfg.conditions.items()
+    }
+    for name in ("one", "share"):
+        small, large = made[name], made[f"{name}_large"]
+        assert (small.learner.batch_size, small.learner.num_generations) == (8, 4)
+        assert (large.learner.batch_size, large.learner.num_generations) == (64, 8)
+        assert small.model == large.model
+    assert made["one_long"].model != made["one"].model
+    assert made["one_long"].data.source["sheet"]["entries"] == 2 * made["one"].data.source["sheet"]["entries"]
 
 
 def test_names_that_are_nothing_are_refused() -> None:
