@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.programs import run
-from tests.runs.test_tracking import logged_to_wandb
+from tests.runs.test_tracking_wandb import logged_to_wandb
 from tests.system.conftest import FinishedRun
 
 pytestmark = [pytest.mark.engine, pytest.mark.system]
