@@ -5,7 +5,7 @@ by token. Every statistic is made here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,11 @@ from oar.analysis.signals.recall import OVERLAP, SPEARMAN, averages
 COLUMNS = ["part", "size", "length", "method", "metric", "value"]
 SYNTHETIC, EMBEDDED, STEPS, METHODS = "synthetic", "embedded", "steps", "methods"  # parts; `embedded` is also a size
 GRPO, OAR_G, OAR_GN, EXACT, PLAIN, WINDOW = "grpo", "oar_g", "oar_gn", "oar_p", "plain", "window8"
-ONE_BACKWARD = (OAR_G, OAR_GN)
+ONE_BACKWARD = (OAR_G, OAR_GN, "oar_ga")
 MIB = 2**20
 CORRELATION = "weights_correlation"  # of the gated weights
 STAGES = ("generation", "grading", "scoring", "importance", "update", "sync", "total")
 Row = tuple[str, str, float, str, str, float]
-Measured = TypeVar("Measured")
 Seconds = Mapping[str, Mapping[str, Sequence[float]]]
 Steps = Mapping[str, Mapping[str, float]]  # by method and stage
 OF_METHODS = ("step_ratio", "peak_extra_memory_ratio", "continuation_tokens")
@@ -154,15 +153,17 @@ def _without_generation(step: Mapping[str, float]) -> float:
     return step["total"] - step["generation"]
 
 
-def _after_warm_up(values: Sequence[Measured]) -> Sequence[Measured]:
+def _after_warm_up(values: Sequence[float]) -> Sequence[float]:
     """All but the first round, for whoever had more than one."""
     return values[1:] if len(values) > 1 else values
 
 
 def _paired(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Ratios of what was measured in the same round."""
+    """Ratios of what was measured in the same round; of whoever had a single one, to what counts of the other."""
     together = list(zip(ours, theirs, strict=False))
-    return [one / other for one, other in _after_warm_up(together)]
+    if len(together) == 1:  # the other's first round warmed it up
+        return [float(np.median(_after_warm_up(ours)) / np.median(_after_warm_up(theirs)))]
+    return [one / other for one, other in together[1:]]
 
 
 def _quartiles(name: str, values: Sequence[float]) -> list[tuple[str, float]]:
