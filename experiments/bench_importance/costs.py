@@ -1,4 +1,4 @@
-"""From what was measured of importance's cost to one table, eight numbers and a few of each method (docs/METHOD.md §7.4, §9).
+"""From what was measured of importance's cost to one table, ten numbers and a few of each method (docs/METHOD.md §7.4, §9).
 
 A case is what experiments/bench_importance/__main__.py keeps, raw: seconds round by round, importance and weights token
 by token. Every statistic is made here.
@@ -40,6 +40,9 @@ def synthetic_rows(case: Mapping[str, Any]) -> Iterator[Row]:
         if method in seconds and PLAIN in seconds and method != PLAIN:
             ratio = _paired(seconds[method]["credit"], seconds[PLAIN]["credit"])
             yield *where, method, "over_plain", float(np.median(ratio))
+            tokens = {name: memory[name]["tokens"] - memory[GRPO]["tokens"] for name in (method, PLAIN)}
+            if method == EXACT:
+                yield *where, method, "token_over_plain", float(np.median(ratio)) * tokens[PLAIN] / tokens[EXACT]
         if EXACT in memory:
             importance, weights = ({m: memory[m][key] for m in memory} for key in ("importance", "weights"))
             for metric, value in _fidelity(method, importance, weights):
@@ -106,7 +109,7 @@ def cheapest_faithful(table: pd.DataFrame, candidates: Sequence[str], bound: flo
 
 
 def summary(table: pd.DataFrame, chosen: str | None) -> dict[str, float | None]:
-    """The eight numbers, None where something was not measured, and those of OF_METHODS by method.
+    """The ten numbers, None where something was not measured, and those of OF_METHODS by method.
 
     chosen: the windowed or budgeted variant that is judged.
     """
@@ -123,10 +126,12 @@ def summary(table: pd.DataFrame, chosen: str | None) -> dict[str, float | None]:
     memory = table.loc[(table["metric"] == "memory_ratio") & (table["method"] == EXACT), "value"]
     return {
         "oar_g_step_ratio": one(STEPS, OAR_G, "step_ratio"),
+        "oar_gn_step_ratio": one(STEPS, OAR_GN, "step_ratio"),
         "oar_p_exact_step_ratio": one(STEPS, EXACT, "step_ratio"),
         "oar_p_window_step_ratio": one(STEPS, chosen, "step_ratio"),
         "oar_p_window_spearman": one(EMBEDDED, chosen, SPEARMAN),
         "exact_over_plain_256": one(SYNTHETIC, EXACT, "over_plain", 256),
+        "exact_token_over_plain_256": one(SYNTHETIC, EXACT, "token_over_plain", 256),
         "window_growth_256_1024": long / short if short and long else None,
         "best_one_backward_spearman": max(backward, default=None),
         "peak_extra_memory_ratio": float(memory.max()) if len(memory) else None,

@@ -71,7 +71,7 @@ class BenchConfig:
         if STEPS in self.parts and EMBEDDED not in self.parts:
             raise ConfigError(f"parts names {STEPS} without {EMBEDDED}, which finds the variant to judge: name both.")
         if missing := [name for name in NEEDED if name not in self.variants]:
-            raise ConfigError(f"variants must name {', '.join(missing)}, which the eight numbers are made of.")
+            raise ConfigError(f"variants must name {', '.join(missing)}, which the ten numbers are made of.")
         if both := set(self.methods) & set(self.variants):
             raise ConfigError(
                 f"methods must not name {', '.join(sorted(both))}, which variants names: leave it to one."

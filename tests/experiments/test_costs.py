@@ -19,12 +19,14 @@ from experiments.bench_importance.costs import (
 )
 from experiments.bench_importance.page import write_bench
 
-EIGHT = {
+NUMBERS = {
     "oar_g_step_ratio": 1.1,
+    "oar_gn_step_ratio": 1.2,
     "oar_p_exact_step_ratio": 2.5,
     "oar_p_window_step_ratio": 1.5,
     "oar_p_window_spearman": -0.05,
     "exact_over_plain_256": 0.5,
+    "exact_token_over_plain_256": 2.0,
     "window_growth_256_1024": 5.0,
     "best_one_backward_spearman": 0.9,
     "peak_extra_memory_ratio": 1.2,
@@ -59,13 +61,13 @@ def synthetic_case(length: int, credit: float) -> dict[str, Any]:
         "skipped": {},
         "memory": {
             name: {
-                "tokens": 100,
+                "tokens": tokens,
                 "update_peak": 10 * 2**20,
                 "credit_peak": peak * 2**20,
                 "importance": IMPORTANCE[name],
                 "weights": IMPORTANCE[name],
             }
-            for name, peak in (("grpo", 0), ("oar_p", 12), ("window8", 4), ("plain", 3))
+            for name, peak, tokens in (("grpo", 0, 100), ("oar_p", 12, 300), ("window8", 4, 200), ("plain", 3, 900))
         },
     }
 
@@ -82,7 +84,7 @@ def table() -> pd.DataFrame:
         "weights": {name: IMPORTANCE[name] for name in names},
     }
     stages = dict.fromkeys(("grading", "scoring", "importance", "update", "sync"), 0.0)
-    totals = {"grpo": 2.0, "oar_g": 2.2, "oar_p": 5.0, "window8": 3.0}
+    totals = {"grpo": 2.0, "oar_g": 2.2, "oar_gn": 2.4, "oar_p": 5.0, "window8": 3.0}
     rounds = [
         {name: {"total": total * slow, "generation": slow, **stages} for name, total in totals.items()}
         for slow in (1.0, 3.0)
@@ -132,11 +134,11 @@ def test_statistics_by_hand() -> None:
     assert value(rows, "methods", 50, "rlsd", "peak_extra_mib") == 2
 
 
-def test_the_eight_numbers_and_those_of_every_method() -> None:
+def test_the_ten_numbers_and_those_of_every_method() -> None:
     rows = table()
-    assert summary(rows, "window8") == pytest.approx(EIGHT | OF_METHODS)
+    assert summary(rows, "window8") == pytest.approx(NUMBERS | OF_METHODS)
     nothing = summary(rows[rows["part"] == "nothing"], None)
-    assert nothing == dict.fromkeys(EIGHT)
+    assert nothing == dict.fromkeys(NUMBERS)
 
 
 def test_the_cheapest_faithful_variant() -> None:
@@ -153,11 +155,13 @@ def test_the_files_show_what_was_missed_and_what_was_left_out(tmp_path: Path) ->
     run |= {"probe": "as_mean", "sizes": "`embedded` is small", "kept": "", "completions": "2 completions"}
     provenance = {"command": "python it", "versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2}
     rows = table()
-    rows = rows[(rows["method"] != "plain") & (rows["metric"] != "over_plain")]
+    rows = rows[(rows["method"] != "plain") & ~rows["metric"].str.endswith("over_plain")]
     numbers = write_bench(
         rows, tmp_path, chosen="window8", skipped={"embedded, 1024": {"plain": 77.0}}, run=run, provenance=provenance
     )
-    assert numbers == pytest.approx(EIGHT | OF_METHODS | {"exact_over_plain_256": None})
+    assert numbers == pytest.approx(
+        NUMBERS | OF_METHODS | dict.fromkeys(("exact_over_plain_256", "exact_token_over_plain_256"))
+    )
     made = {f"bench_importance.{kind}" for kind in ("csv", "md", "png")}
     assert {path.name for path in tmp_path.iterdir()} == made | {"provenance.json"}
     assert (tmp_path / "bench_importance.png").read_bytes().startswith(b"\x89PNG")
