@@ -29,7 +29,7 @@ from oar.method.importance.recomputed_attention import (
 _ATTENTION = (
     "oar_recomputation"  # no mask is registered for it, so transformers makes none, and need not look at positions
 )
-_NARROW = 32  # columns; measured at 256 tokens: 16 are faster shared, 64 and more faster copied
+_WORTH = 10  # keys; sharing works out scores of a column with its own row's columns, copying writes a completion's keys
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> I
     Raises DataError for a model that is not built like Llama, or whose attention is more than causal softmax attention.
     """
     last_projections = _last_projections(model)
-    build = SharedKeys if _shares(job) else CopiedKeys
+    build = SharedKeys if _shares(job, clean.spare) else CopiedKeys
     attention = build(clean, job)
     with _only_where_read(last_projections, job.read, width=job.positions.shape[1]):
         with AttentionNamed(model, _ATTENTION):
@@ -54,15 +54,17 @@ def recompute(model: PreTrainedModel, clean: CleanKeys, job: Recomputation) -> I
         yield at_columns(hidden, job.read)
 
 
-def _shares(job: Recomputation) -> bool:
-    """Whether clean keys are better read in place: few columns, and like numbers of counterfactuals for each completion.
+def _shares(job: Recomputation, length: int) -> bool:
+    """Whether clean keys are better read in place: few columns W for completions of `length` tokens, and like numbers of
+    counterfactuals for each completion.
 
-    A row's scores among its own columns are all held in memory; a completion with few counterfactuals wastes slots. Sharing
-    has no graph.
+    A row's W x W scores among its own columns are all held in memory, a copy is of `length` keys; a completion with few
+    counterfactuals wastes slots. Sharing has no graph.
     """
     counts = Counter(job.rows)
     slots = max(counts.values()) * len(counts)
-    return job.positions.shape[1] <= _NARROW and slots < 1.25 * len(job.rows) and not job.embeddings.requires_grad
+    narrow = job.positions.shape[1] ** 2 <= _WORTH * length
+    return narrow and slots < 1.25 * len(job.rows) and not job.embeddings.requires_grad
 
 
 def _recomputed_attention(
