@@ -22,6 +22,7 @@ from oar.learner.run import CURVE, EARNED
 from oar.runs.folder import Run
 
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
+CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
 CEILING = 1.0  # of `standing`
 
@@ -85,7 +86,8 @@ def in_order(costs: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataFrame:
 def run_costs(run: Run) -> dict[str, Any]:
     """Of a run: condition, arm, rate (of learning), seed, reached, and COSTS up to there; where it never gets there, in all.
 
-    tokens: of the training completions; seconds: of the training steps, without the points of the curve.
+    tokens: of the training completions, and of the continuations that value their states; seconds: of the training steps,
+    without the points of the curve.
     """
     bound, curve = run.settings.evaluation.stop_at, run.metrics
     if bound is None:
@@ -94,6 +96,9 @@ def run_costs(run: Run) -> dict[str, Any]:
     there = earned.index[earned >= bound]
     steps = int(there[0] if len(there) else curve.index[-1])
     trained = run.metrics.loc[1:steps]
+    tokens = trained["train/completion_length"].sum() * run.settings.learner.batch_size
+    if CONTINUED in trained:
+        tokens += trained[CONTINUED].sum()
     return {
         "condition": run.condition,
         "arm": run.arm,
@@ -101,7 +106,7 @@ def run_costs(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "reached": bool(len(there)),
         "steps": steps,
-        "tokens": round(float(trained["train/completion_length"].sum() * run.settings.learner.batch_size)),
+        "tokens": round(float(tokens)),
         "seconds": round(float(run.timings.loc[1:steps, "total"].sum()), 1),
         "start": float(earned.iloc[0]),
         "last": float(earned.iloc[-1]),

@@ -1,5 +1,6 @@
 """From problems to prompts and from completions to verdicts, for one model's tokenizer and answer form."""
 
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -187,11 +188,16 @@ class Task:
         return ids
 
     def step_end_ids(self) -> list[int]:
-        """The tokens that end a step of the reasoning: those with a line break, without a template the full stop."""
-        ends = LINE_BREAKS if self.template is not None else (STOP,)
+        """The tokens that end a step of the reasoning: those with a line break, without a template those of `_step_ends`."""
+        ends = LINE_BREAKS if self.template is not None else self._step_ends
         return sorted(
             ids for token, ids in self.tokenizer.get_vocab().items() if any(token.endswith(end) for end in ends)
         )
+
+    @property
+    def _step_ends(self) -> Sequence[str]:
+        """Of the embedded tasks: a sentence's full stop, or on sheets, whose vocabulary has none, the digit of an entry."""
+        return [STOP] if STOP in self.tokenizer.get_vocab() else string.digits
 
     def decode(self, ids: Sequence[int]) -> str:
         """A completion's text, special tokens left out."""
@@ -208,11 +214,19 @@ class Task:
         return found if found or needs_answer else Segments.without_answer(len(completion_ids))
 
     def step_starts(self, completion_ids: Sequence[int]) -> list[int]:
-        """Where steps of a completion begin, but the first: behind a line's end, in the embedded task a sentence's."""
-        end = STOP if self.template is None else "\n"
-        said = {token: self.decode([token]) for token in set(completion_ids)}
-        following = enumerate(pairwise(completion_ids), start=1)
-        return [at for at, (before, token) in following if end in said[before] and said[token].strip()]
+        """Where steps of a completion begin, but the first: behind a line's end, in the embedded tasks `_step_ends`.
+
+        Of an embedded task the answer is the last step.
+        """
+        ends, ids = ["\n"], list(completion_ids)
+        if self.template is None:
+            ends, marker = self._step_ends, self.tokenizer.convert_tokens_to_ids(self.marker)
+            ids = ids[: ids.index(marker) + 1] if marker in ids else ids
+        said = {token: self.decode([token]) for token in set(ids)}
+        following = enumerate(pairwise(ids), start=1)
+        return [
+            at for at, (before, token) in following if said[token].strip() and any(end in said[before] for end in ends)
+        ]
 
     def grade(self, problem: Problem, completion: str) -> bool:
         """Whether the completion's final answer is right."""

@@ -33,15 +33,17 @@ from tests.experiments.made_runs import describe_run, toy_study, write_lines
 KINDS = {"grpo": "method", "oar_p": "method", "oar_p_shuffled": "control", "oracle_causal": "oracle"}
 
 
-def made(folder: Path, arm: str, seed: int, curve: dict[int, float], *, rate: float = 1e-3, longest: int = 40) -> Run:
-    """A run with these points of its curve; a step draws 8 completions of 10 tokens and takes half a second."""
+def made(
+    folder: Path, arm: str, seed: int, curve: dict[int, float], *, rate: float = 1e-3, longest: int = 40, **logged: float
+) -> Run:
+    """A run with these points of its curve; a step draws 8 completions of 10 tokens, takes half a second and has `logged`."""
     folder = folder / f"{arm}-{rate}-{seed}"
     folder.mkdir(parents=True)
     describe_run(folder, arm, seed, data={})
     settings = OmegaConf.load(folder / "config.yaml")
     more = {"evaluation": {"stop_at": 0.9}, "learner": {"steps": longest, "lr": rate, "batch_size": 8}}
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.merge(settings, more)))
-    steps = [{"train/completion_length": 10.0} for _ in range(max(curve))]
+    steps = [{"train/completion_length": 10.0, **logged} for _ in range(max(curve))]
     for step, reward in curve.items():
         if step:
             steps[step - 1]["eval/mean/reward@1"] = reward
@@ -75,6 +77,8 @@ def test_what_a_run_needed(tmp_path: Path) -> None:
     assert (never["steps"], never["tokens"], never["reached"]) == (40, 3200, False)
     again = run_costs(made(tmp_path, "oar_g", 1, {0: 0.3, 10: 0.92, 20: 0.5, 30: 0.95}))
     assert again["steps"] == 10  # the first time
+    continued = run_costs(made(tmp_path, "spo", 1, {0: 0.3, 20: 0.9}, **{"train/continuation_tokens": 7.0}))
+    assert continued["tokens"] == 20 * (8 * 10 + 7)
 
 
 def test_a_run_without_a_threshold_is_refused(tmp_path: Path) -> None:

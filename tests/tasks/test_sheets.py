@@ -114,6 +114,13 @@ def test_what_a_sheet_earns(text: str, one: str, every: str, of_one: Any, of_eve
     assert checked[1] >= of_one[1]  # a wrong checksum takes nothing away
 
 
+def test_a_step_is_an_entry() -> None:
+    ids = TASK.tokenizer.encode("ba 1 well be 2 #### ba 1 be 2", add_special_tokens=False)
+    assert TASK.step_starts(ids) == [2, 5], "nothing of the answer"
+    assert TASK.step_starts(ids[:5]) == [2]
+    assert TASK.tokenizer.convert_ids_to_tokens(TASK.step_end_ids()) == list("0123456789")
+
+
 def test_marks_are_the_digits_that_count() -> None:
     text = "well ba 1 be 5 bi 6 bo 4 #### 6"
     ids = TASK.tokenizer.encode(text, add_special_tokens=False)
