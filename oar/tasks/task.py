@@ -195,9 +195,9 @@ class Task:
         )
 
     @property
-    def _step_ends(self) -> Sequence[str]:
+    def _step_ends(self) -> list[str]:
         """Of the embedded tasks: a sentence's full stop, or on sheets, whose vocabulary has none, the digit of an entry."""
-        return [STOP] if STOP in self.tokenizer.get_vocab() else string.digits
+        return [STOP] if STOP in self.tokenizer.get_vocab() else list(string.digits)
 
     def decode(self, ids: Sequence[int]) -> str:
         """A completion's text, special tokens left out."""

@@ -48,6 +48,22 @@ def test_every_option_composes_and_can_be_built(choice):
         build("model.teach", cfg.model.teach)
 
 
+@pytest.mark.parametrize(
+    ("program", "choice"),
+    [
+        ("fidelity", "compared=embedded"),
+        ("fidelity", "compared=smollm2"),
+        ("recall", "subject=words"),
+        ("recall", "subject=english"),
+    ],
+)
+def test_what_an_option_says_is_not_overruled_by_its_program(program, choice):
+    said = OmegaConf.load(CONF / f"{choice.replace('=', '/')}.yaml")
+    found = composed(choice, name=program)
+    values = {key: value for key, value in said.items() if not OmegaConf.is_config(value)}
+    assert {key: found[key] for key in values} == values
+
+
 def test_entry_configs_are_valid():
     validated(composed(name="evaluate"), EvaluateConfig)
     validated(composed(name="table1"), Table1Config)

@@ -34,7 +34,14 @@ KINDS = {"grpo": "method", "oar_p": "method", "oar_p_shuffled": "control", "orac
 
 
 def made(
-    folder: Path, arm: str, seed: int, curve: dict[int, float], *, rate: float = 1e-3, longest: int = 40, **logged: float
+    folder: Path,
+    arm: str,
+    seed: int,
+    curve: dict[int, float],
+    *,
+    rate: float = 1e-3,
+    longest: int = 40,
+    **logged: float,
 ) -> Run:
     """A run with these points of its curve; a step draws 8 completions of 10 tokens, takes half a second and has `logged`."""
     folder = folder / f"{arm}-{rate}-{seed}"

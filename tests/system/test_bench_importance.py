@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from oar.rollout.server.engine import VllmEngine
-from tests.experiments.test_costs import EIGHT, OF_METHODS
+from tests.experiments.test_costs import NUMBERS, OF_METHODS
 from tests.programs import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.system]
@@ -33,12 +33,14 @@ def test_all_parts_and_a_second_call(base_engine: VllmEngine, tmp_path: Path) ->
     code, output = run("bench_importance", *options(tmp_path, base_engine.url))
     assert code == 0, output
     numbers = json.loads(output.splitlines()[-1])
-    assert set(numbers) == set(EIGHT | OF_METHODS)
+    assert set(numbers) == set(NUMBERS | OF_METHODS)
     assert numbers["rlsd_step_ratio"] > 1
     assert numbers["rlsd_peak_extra_memory_ratio"] > 0
     assert numbers["vineppo_continuation_tokens"] > 1000
     assert {key for key, value in numbers.items() if value is None} == {
         "exact_over_plain_256",
+        "exact_token_over_plain_256",
+        "oar_gn_step_ratio",
         "window_growth_256_1024",
     }
     assert 0.5 < numbers["oar_p_window_spearman"] < 1
