@@ -132,7 +132,8 @@ class Plan:
     def description(self) -> dict[str, object]:
         """What was measured, for the report."""
         cfg = self.cfg
-        own = {BASE: "the starting model", TRAINED: f"the same after {cfg.train_steps} steps of GRPO"}
+        under = f" of conf/train under `{' '.join(cfg.overrides)}`" if cfg.overrides else ""
+        own = {BASE: f"the starting model{under}", TRAINED: f"the same after {cfg.train_steps} steps of GRPO"}
         models = [f"`{name}`: {own[name] if path == AUTO else f'`{path}`'}" for name, path in cfg.models.items()]
         keys = ("split", "problems", "samples", "seed")
         return {key: getattr(cfg, key) for key in keys} | {"probe": cfg.probe.name, "models": "; ".join(models)}

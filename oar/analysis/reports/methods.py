@@ -48,6 +48,8 @@ LOOKS = {
     "oar_p_random_token": Look("OAR-P random token", ORANGE, "h"),
     "oar_p_resampled": Look("OAR-P resampled", BLUE, "h"),
     "oar_p_knockout": Look("OAR-P knock-out", VERMILLION, "h"),
+    "oar_p_mean_embedding": Look("OAR-P mean embedding", PINK, "h"),
+    "oar_p_text": Look("OAR-P text", SKY, "h"),
     "oar_p_surprisal": Look("OAR-P × surprisal", GREEN, "*"),
     "oar_gn_surprisal": Look("OAR-GN × surprisal", VERMILLION, "*"),
     "oar_p_last": Look("OAR-P last token", SKY, "D"),
