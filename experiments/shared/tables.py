@@ -1,6 +1,7 @@
 """Numbers read from tables, for pages that say them: `Tables(folder).number("recall/recall.csv", signal="oar_p", ...)`."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,10 @@ class Tables:
         columns = [column, *self._ends(file, column)]
         value, low, high = self._row(file, columns, where)[columns]
         return float(value), float(low), float(high)
+
+    def completions(self, file: str, **where: Any) -> float:
+        """Of how many completions the one row is; NaN where the table does not say."""
+        return self.number(file, "n", **where) if "n" in self._read(file) else math.nan
 
     def interval(self, file: str, column: str = "value", *, digits: int = 2, **where: Any) -> str:
         """The value of the one row with its interval: `0.82 (0.76 to 0.87)`."""

@@ -18,7 +18,8 @@ HOLDS, FAILS, OPEN, NOT_SHOWN, NOT_MEASURED = (
 )
 VERDICTS = (HOLDS, FAILS, OPEN, NOT_SHOWN, NOT_MEASURED)
 HERE, THERE = "embedded", "pretrained"
-COLUMNS = ["finding", "says", "model", "value", "low", "high", "bound", "side", "verdict"]
+FEW = 10  # completions; a bootstrap over fewer says too little of how much they vary
+COLUMNS = ["finding", "says", "model", "value", "low", "high", "completions", "bound", "side", "verdict"]
 
 
 @dataclass
@@ -44,8 +45,13 @@ class Finding:
                 f"where must name the file that has the number, but that of {self.says!r} is {self.where}."
             )
 
-    def verdict(self, low: float, high: float) -> str:
-        """HOLDS where the whole interval is on the right side of the bound, FAILS where it is on the other one, else OPEN."""
+    def verdict(self, low: float, high: float, completions: float = math.nan) -> str:
+        """HOLDS where the whole interval is on the right side of the bound, FAILS where it is on the other one, else OPEN.
+
+        OPEN as well where it is of fewer than FEW completions; NaN: nobody knows of how many.
+        """
+        if completions < FEW:
+            return OPEN
         if self.above is not None:
             return HOLDS if low > self.above else FAILS if high <= self.above else OPEN
         assert self.below is not None
@@ -62,10 +68,12 @@ def judged(findings: dict[str, Finding], here: Tables, there: Tables) -> pd.Data
     for name, finding in findings.items():
         bound, side = (finding.above, "above") if finding.above is not None else (finding.below, "below")
         where = {**finding.where, **finding.there}
-        found = here.estimate(**finding.where)
-        other = there.estimate(**where) if there.has(where["file"]) else (math.nan,) * 3
+        found = *here.estimate(**finding.where), here.completions(**finding.where)
+        other, verdict = (math.nan,) * 4, NOT_MEASURED
+        if there.has(where["file"]):
+            other = *there.estimate(**where), there.completions(**where)
+            verdict = finding.verdict(*other[1:])
         own = finding.verdict(*found[1:])
-        verdict = finding.verdict(*other[1:]) if there.has(where["file"]) else NOT_MEASURED
         rows.append([name, finding.says, HERE, *found, bound, side, own])
         rows.append([name, finding.says, THERE, *other, bound, side, verdict if own == HOLDS else NOT_SHOWN])
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.survives.judged import HERE, THERE, VERDICTS
+from experiments.survives.judged import FEW, HERE, THERE, VERDICTS
 from oar.analysis.reports.figures import QUIET, dots, legend_below, picture, series_of
 from oar.analysis.reports.methods import numbered
 from oar.analysis.reports.page import write_csv, write_page
@@ -34,6 +34,7 @@ def write_survives(
         here=table[table["model"] == HERE].to_dict("records"),
         there=table[table["model"] == THERE].to_dict("records"),
         verdicts=VERDICTS,
+        few=FEW,
         called=model,
         embedded=embedded,
         programs=programs,

@@ -45,6 +45,19 @@ def test_verdicts_by_hand(interval: tuple[float, float], above: str, below: str)
     assert finding("x", below=0.5).verdict(*interval) == below
 
 
+def test_few_completions_show_nothing(tmp_path: Path) -> None:
+    here = write_table(tmp_path / "here", sure=(0.7, 0.6, 0.8))
+    verdicts = {}
+    for count in (2, 10):
+        there = write_table(tmp_path / f"of_{count}", sure=(1.0, 1.0, 1.0))
+        file = tmp_path / f"of_{count}" / TABLE
+        pd.read_csv(file).assign(n=count).to_csv(file, index=False)
+        (row,) = judged({"sure": finding("sure", above=0.5)}, here, there).query("model == @THERE").to_dict("records")
+        assert row["completions"] == count
+        verdicts[count] = row["verdict"]
+    assert verdicts == {2: "cannot be told", 10: "holds"}
+
+
 def test_a_finding_is_what_the_first_model_shows(tmp_path: Path) -> None:
     here = write_table(tmp_path / "here", sure=(0.7, 0.6, 0.8), unsure=(0.6, 0.4, 0.8))
     there = write_table(tmp_path / "there", sure=(0.3, 0.2, 0.4), unsure=(0.9, 0.8, 1.0), renamed=(0.9, 0.8, 1.0))
@@ -120,7 +133,7 @@ def test_a_program_that_has_its_page_is_not_run_again(tmp_path: Path) -> None:
     given = ["~findings", f"+findings={found}", "~programs", f"embedded={here}", f"output_dir={out}"]
     code, output = run("survives", *given, "+programs={recall: [experiments.none]}")
     assert code == 0, output
-    assert "| it is sure | above 0.5 | 0.70 [0.60, 0.80] | 0.30 [0.20, 0.40] | **does not hold** |" in output
+    assert "| it is sure | above 0.5 | 0.70 [0.60, 0.80] | 0.30 [0.20, 0.40] |  | **does not hold** |" in output
     assert (out / "smollm2.png").is_file()
     code, output = run("survives", *given, "+programs={other: [experiments.none]}")
     assert code == 2
