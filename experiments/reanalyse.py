@@ -23,6 +23,7 @@ from experiments.signals import pictures as signals
 from experiments.stability.reanalysis import judge_sweep
 from experiments.study.ceilings import STEPS, judge_ceilings
 from experiments.study.page import judge_study
+from experiments.survives.page import draw_survives
 from experiments.table1.page import judge_table1
 from oar.analysis.reports.signals import Pictures
 from oar.command_line.entry import entry
@@ -86,6 +87,7 @@ def pictures() -> dict[str, Pictures]:
         "sheet_gradients": gradient_signal.pictures(reference=gradient.reference, judged=sheets.judged),
         "bench_importance": {"bench_importance.png": partial(draw_bench, faithful=bench.faithful)},
         "bench_learner": {"bench_learner.png": draw_bench_learner},
+        "smollm2": {"smollm2.png": draw_survives},
     }
 
 

@@ -18,16 +18,19 @@ from oar.tasks.words.teaching import TeachConfig
 
 RESULTS = ROOT / "results"
 COMMITTED = Tables(RESULTS)
-NOT_NUMBERS = r"Qwen2(\.5-(7|0\.5)B)?|MATH500|GSM8K|temperature 1|bfloat16|float32|table1\.md|README\.md\.j2|0\.5 M"
+NOT_NUMBERS = (
+    r"Qwen2(\.5-(7|0\.5)B)?|SmolLM2(-135M)?|MATH500|GSM8K|"
+    r"temperature 1|bfloat16|float32|table1\.md|README\.md\.j2|0\.5 M"
+)
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """The tables, to be changed."""
-    files = [RESULTS / TEMPLATE, *RESULTS.glob("*/*.csv"), *RESULTS.glob("*/provenance.json")]
+    files = [RESULTS / TEMPLATE, *RESULTS.glob("*/**/*.csv"), *RESULTS.glob("*/provenance.json")]
     for file in files:
         copy = tmp_path / file.relative_to(RESULTS)
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy)
     return tmp_path
 

@@ -58,7 +58,7 @@ def drawn_by(folder: Path) -> None:
             draw(pd.read_csv(folder / f"{name}.csv"), nowhere)
 
 
-WITH_PICTURES = sorted({file.parent.name for file in RESULTS.glob("*/*.png")})
+WITH_PICTURES = sorted({str(file.parent.relative_to(RESULTS)) for file in RESULTS.rglob("*.png")})
 
 
 @pytest.fixture(scope="module", params=WITH_PICTURES)
