@@ -6,9 +6,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, validated
+from oar.model.load import load_tokenizer
+from oar.tasks.data.demonstrations import SheetDemonstrations
 from oar.tasks.data.sources import SheetsSource, load_benchmarks
 from oar.tasks.embedded.splits import RL_STREAM, TEACHING_STREAM, split_of
 from oar.tasks.problem import Problem
@@ -17,7 +20,9 @@ from oar.tasks.sheets import SHEETS, Sheet, evaluation_set, training_problem
 from oar.tasks.sheets.generator import ANSWERS, REWARDS, SheetProblem, demonstration
 from oar.tasks.sheets.teaching import SheetTeaching
 from oar.tasks.task import Task
+from tests.byte_level import byte_level_tokenizer
 from tests.config.test_config import composed
+from tests.smollm2 import SMOLLM2, needs_smollm2
 
 LESSON = SheetTeaching(sheet=Sheet()).lesson()
 TASK = Task(LESSON.tokenizer(), "####")
@@ -138,6 +143,36 @@ def test_marks_are_the_digits_that_count() -> None:
     every = {"causal": ["1", "5", "6", "4"], "error": ["5"]}
     assert marked("share") == every | {"right": ["1", "2", "3", "4"]}
     assert marked("all") == every | {"all_right": ["1", "2", "3", "4"]}
+
+
+@pytest.fixture(params=["byte level", pytest.param("smollm2", marks=needs_smollm2)])
+def pretrained(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+    return byte_level_tokenizer() if request.param == "byte level" else load_tokenizer(SMOLLM2)
+
+
+def test_marks_and_steps_in_the_tokens_of_any_model(pretrained: PreTrainedTokenizerBase) -> None:
+    task = Task.named(pretrained, "####", "question_answer")
+    text = " ba 1\nbe 5\nbi 6\nbo 4\n#### ba 1 be 5 bi 6 bo 4"
+    ids = [*pretrained(text, add_special_tokens=False).input_ids, pretrained.eos_token_id]
+    said = [pretrained.decode([one]) for one in ids]
+    one = problem("share", "every", GOLD)
+    marks = task.marks(one, ids)
+    assert [word.strip() for word, mark in zip(said, marks["causal"], strict=True) if mark] == list("1564")
+    assert [word.strip() for word, mark in zip(said, marks["error"], strict=True) if mark] == ["5"]
+    assert [pretrained.decode([right]).strip() for right in marks["right"] if right] == list("1234")
+    assert [said[start].strip()[0] for start in task.step_starts(ids)] == list("bbb#")
+    assert earned(one, text) == 0.5
+
+
+def test_a_pretrained_model_is_shown_sheets_line_by_line() -> None:
+    shown = SheetDemonstrations(Sheet(entries=4, answer="every"), known=1.0)
+    question, text = shown.pair(0, 7)
+    made = training_problem(Sheet(entries=4, answer="every"), TEACHING_STREAM, 0, 7)
+    lines = [f"{key} {made.sheet.right[key]}" for key in question.split()]
+    assert text.split("\n") == [*lines, f"#### {' '.join(lines)}"]
+    assert shown.pair(0, 7) == (question, text) != shown.pair(1, 7)
+    with pytest.raises(ConfigError, match="choose data=sheets"):
+        SheetDemonstrations(None, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from typing import Protocol
 
 from oar.common.errors import ConfigError, DataError
 from oar.common.seeding import derive_seed
+from oar.config.checks import require
 from oar.method.segments import HASH
-from oar.tasks.data.sources import DatasetSource
+from oar.tasks import sheets
+from oar.tasks.data.sources import DatasetSource, SheetsSource
 from oar.tasks.words import TEACHING_STREAM, demonstration, tier_named, training_problem
 
 
@@ -44,6 +46,33 @@ class WordDemonstrations:
     def origin(self) -> Mapping[str, object]:
         """The tiers."""
         return {"generated": list(self.tiers)}
+
+
+@dataclass(frozen=True)
+class SheetDemonstrations:
+    """Sheets in form, an entry a line, whose digits are right with probability `known`, from a stream that RL never sees."""
+
+    sheet: sheets.Sheet | None
+    known: float
+
+    def __post_init__(self) -> None:
+        if self.sheet is None:
+            raise ConfigError(
+                "model.teach.demonstrations.sheet must be the sheet of the data, but there is none: choose data=sheets."
+            )
+        require(0 <= self.known <= 1, "model.teach.demonstrations.known", "a probability", self.known)
+
+    def pair(self, seed: int, index: int) -> tuple[str, str]:
+        """Keys, and a line for each."""
+        assert self.sheet is not None
+        made = sheets.training_problem(self.sheet, TEACHING_STREAM, seed, index)
+        rng = Random(derive_seed("demonstration", seed, index))
+        return made.problem.question, sheets.demonstration(made, self.known, 0, rng, between="\n")
+
+    def origin(self) -> Mapping[str, object]:
+        """The kind of sheet."""
+        assert self.sheet is not None
+        return SheetsSource(self.sheet).origin()
 
 
 @dataclass(frozen=True)

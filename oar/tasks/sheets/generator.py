@@ -77,17 +77,17 @@ def evaluation_set(sheet: Sheet, split: str, n: int) -> list[SheetProblem]:
     return first_of_split(split, n, lambda name: _problem(sheet, split, name, rng))
 
 
-def demonstration(made: SheetProblem, known: float, filler: int, rng: Random) -> str:
+def demonstration(made: SheetProblem, known: float, filler: int, rng: Random, between: str = " ") -> str:
     """A completion in the right form, whose digits are right with probability `known`, else drawn from all.
 
-    `filler`: meaningless words before each entry.
+    `filler`: meaningless words before each entry; `between`: what stands between entries.
     """
     right, sheet = made.sheet.right, made.sheet
     digits = [right[key] if rng.random() < known else str(rng.randint(1, sheet.digits)) for key in made.keys]
-    said: list[str] = []
-    for key, digit in zip(made.keys, digits, strict=True):
-        said += [*rng.choices(FILLER, k=filler), key, digit]
-    return " ".join([*said, MARKER, sheet.answer_to(made.keys, digits)])
+    entries = [
+        " ".join([*rng.choices(FILLER, k=filler), key, digit]) for key, digit in zip(made.keys, digits, strict=True)
+    ]
+    return between.join([*entries, f"{MARKER} {sheet.answer_to(made.keys, digits)}"])
 
 
 def _problem(sheet: Sheet, split: str, identifier: str, rng: Random) -> SheetProblem:

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from oar.tasks.problem import Problem
 from oar.tasks.sheets.generator import ALL, EVERY, ONE, SHEETS
 from oar.tasks.sheets.language import KEYS, MARKER
+from oar.tasks.words.reading import read
 
 
 def reward(completion: str, final_answer: str | None, solution: str, counted: Mapping[str, Any]) -> float:
@@ -47,21 +48,27 @@ def digit_places(words: Sequence[str]) -> dict[str, int]:
 def marks(
     problem: Problem, completion_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[bool] | list[int]]:
-    """By name a value per completion token (T,).
+    """By name a value per completion token (T,), of any tokenizer.
 
     causal: the digits that the reward counts. error: the first wrong one of these, or, where none is wrong, these. right, or
     with a reward for all of them all_right: the id of the token that would be right in the place of such a digit, 0 elsewhere.
     """
-    words, vocabulary = tokenizer.convert_ids_to_tokens(list(completion_ids)), tokenizer.get_vocab()
-    places, gold, counted = digit_places(words), _entries(problem.solution), problem.columns[SHEETS]
+    reading, counted, gold = read(completion_ids, tokenizer), problem.columns[SHEETS], _entries(problem.solution)
+    words, places = reading.pieces, digit_places(reading.pieces)
     keys = [counted["asked"]] if counted["reward"] == ONE else list(gold)
-    right = {places[key]: gold[key] for key in keys if key in places}
-    wrong = [place for place, digit in sorted(right.items()) if words[place] != digit]
-    errors = wrong[:1] or list(right)
-    ids = [vocabulary[right[place]] if place in right else 0 for place in range(len(words))]
+    entries = {reading.tokens[places[key]]: (words[places[key]], gold[key]) for key in keys if key in places}
+    wrong = [token for token, (digit, right) in sorted(entries.items()) if digit != right]
+    errors = wrong[:1] or list(entries)
+    ids = [0] * reading.length
+    for token, (digit, right) in entries.items():
+        # A vocabulary may have the blank before the digit in the same token.
+        said = str(tokenizer.convert_ids_to_tokens(int(completion_ids[token])))
+        found = tokenizer.convert_tokens_to_ids(said.replace(digit, right))
+        assert isinstance(found, int)  # of one token; of a list it would be a list
+        ids[token] = found
     return {
-        "causal": [place in right for place in range(len(words))],
-        "error": [place in errors for place in range(len(words))],
+        "causal": [token in entries for token in range(reading.length)],
+        "error": [token in errors for token in range(reading.length)],
         "all_right" if counted["reward"] == ALL else "right": ids,
     }
 
