@@ -1,14 +1,15 @@
 """Fidelity: how well each cheap signal agrees with exact OAR-P, and at what cost, `python -m experiments.fidelity`.
 
 Under each condition a model (taught here where it is not there yet) writes completions, and every signal is computed on them
-and held against exact OAR-P. Finished conditions are kept in `work_dir` under a hash of what made them, so the command can
-be interrupted and run again.
+and held against exact OAR-P. Finished signals are kept in `work_dir` under a hash of what made them, so the command can
+be interrupted and run again, and one more signal costs no more than itself.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ from oar.tasks.task import Task
 
 TAUGHT, RANDOM = "taught", "random"
 MODEL, SOLUTIONS = "model", "solutions"
-# What decides a condition's measurements, beside its own settings.
-DECIDING = ("seed", "split", "signals", "gating", "threads")
+# What decides a signal's measurements, beside the condition's settings and its own.
+DECIDING = ("seed", "split", "gating", "threads")
 IMPORTANCE, GATED = "importance", "gated_weights"  # columns of what is kept, (T,) in each cell
 OWN_CODE = ("fidelity/__main__.py", "fidelity/signals.py", "shared/counted_tokens.py")
 
@@ -209,7 +210,7 @@ def main(config: DictConfig) -> None:
 
 
 def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progress: Progress) -> pd.DataFrame:
-    """What `measure` finds under a condition, computed once."""
+    """What `measure` finds under a condition, each signal computed once."""
     cfg = plan.cfg
     made_of = {
         "settings": condition.settings.identity(),
@@ -222,13 +223,15 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
         "study": {key: value for key, value in asdict(cfg).items() if key in DECIDING},
         "code": code_hash(*(ROOT / "experiments" / name for name in OWN_CODE)),
     }
-
-    def made() -> pd.DataFrame:
-        with stage(progress, f"{condition.name}: signals", total=len(plan.estimators)) as advance:
-            return measure(plan, load_subject(cfg.seed, condition, folder), repeats, advance)
-
-    file = kept_path(Path(cfg.work_dir) / "conditions", condition.name, made_of, ".parquet")
-    return kept_table(file, made).assign(condition=condition.name)
+    subject = cache(lambda: load_subject(cfg.seed, condition, folder))  # not needed where all signals are there
+    tables: list[pd.DataFrame] = []
+    with stage(progress, f"{condition.name}: signals", total=len(plan.estimators)) as advance:
+        for name in plan.estimators:
+            advance(len(tables))
+            made = made_of | {"signal": cfg.signals[name]}
+            file = kept_path(Path(cfg.work_dir) / "signals", f"{condition.name}-{name}", made, ".parquet")
+            tables.append(kept_table(file, partial(measure, plan, subject, name, repeats)))
+    return pd.concat(tables, ignore_index=True).assign(condition=condition.name)
 
 
 def load_subject(seed: int, condition: Condition, folder: Path) -> Subject:
@@ -268,25 +271,22 @@ def written(task: Task, problem: Problem) -> Rollout:
     return Rollout(tuple(task.encode_prompt(problem)), ids, (0.0,) * len(ids), 0, "stop")
 
 
-def measure(plan: Plan, subject: Subject, repeats: int, advance: Callable[[int], None]) -> pd.DataFrame:
-    """A row per signal and completion: importance and weights of its reasoning tokens, and what the signal costs."""
-    cfg, inputs, masks = plan.cfg, subject.inputs, subject.masks.cpu()
-    known = pd.DataFrame(
-        {"problem": subject.truth.problems, "correct": subject.truth.correct, "tokens": masks.sum(dim=1).tolist()}
-    ).assign(drawn=subject.drawn)
-    tables = []
-    for done, (name, estimator) in enumerate(plan.estimators.items()):
-        values, costs = timed(estimator, inputs, repeats)
-        gated = make_gate(**cfg.gating.options())(values, masks)
-        found = pd.DataFrame({IMPORTANCE: by_completion(values, masks), GATED: by_completion(gated, masks)})
-        tables.append(known.assign(signal=name, **costs).join(found))
-        advance(done + 1)
-    noisy = {name: each for name, each in plan.estimators.items() if isinstance(each, GradientImportance)}
-    draws = {f"{name} between draws": each.draws(inputs).cpu() for name, each in noisy.items() if each.noise_draws > 1}
-    for name, drawn in draws.items():
-        between = [agreement_between(drawn[:, at, mask]) for at, mask in enumerate(masks)]
-        tables.append(known.assign(signal=name, **{SPEARMAN: between}))
-    return pd.concat(tables, ignore_index=True)
+def measure(plan: Plan, subject: Callable[[], Subject], name: str, repeats: int) -> pd.DataFrame:
+    """A row per completion: importance and weights of its reasoning tokens, and what the signal costs."""
+    inputs, masks, estimator = subject().inputs, subject().masks.cpu(), plan.estimators[name]
+    truth, lengths = subject().truth, masks.sum(dim=1).tolist()
+    known = pd.DataFrame({"problem": truth.problems, "correct": truth.correct, "tokens": lengths})
+    known = known.assign(drawn=subject().drawn)
+    values, costs = timed(estimator, inputs, repeats)
+    gated = make_gate(**plan.cfg.gating.options())(values, masks)
+    found = pd.DataFrame({IMPORTANCE: by_completion(values, masks), GATED: by_completion(gated, masks)})
+    table = known.assign(signal=name, **costs).join(found)
+    if not isinstance(estimator, GradientImportance) or estimator.noise_draws == 1:
+        return table
+    draws = estimator.draws(inputs).cpu()
+    between = [agreement_between(draws[:, at, mask]) for at, mask in enumerate(masks)]
+    drawn = known.assign(signal=f"{name} between draws", **{SPEARMAN: between})
+    return pd.concat([table, drawn], ignore_index=True)
 
 
 def with_agreement(kept: pd.DataFrame, reference: str) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from experiments.fidelity.__main__ import GATED, IMPORTANCE, timed, with_agreement, written
 from experiments.fidelity.signals import GradientVariant, Surprisal
@@ -242,10 +243,19 @@ def test_a_whole_run_keeps_what_is_finished(tmp_path: Path) -> None:
         assert values[condition, "window_16", "all", SPEARMAN] > values[condition, "random", "all", SPEARMAN]
         assert values[condition, "oar_gn", "all", SPEARMAN] > 0.4
     assert values["base", "oar_p", "all", FORWARD] > values["base", "window_4", "all", FORWARD]
-    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "conditions").iterdir()}
-    assert len(kept) == 3
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "signals").iterdir()}
+    signals = len(OmegaConf.load(ROOT / "conf/compared/embedded.yaml").signals)
+    assert len(kept) == 3 * signals
+
+    one_more = "+signals.of_the_policy={_target_: oar.method.importance.EntropyImportance}"
+    code, output = run(*command, one_more)
+    assert code == 0, output
+    again = {file: file.stat().st_mtime_ns for file in (tmp_path / "signals").iterdir()}
+    assert {file: again[file] for file in kept} == kept, "what is there is not measured again"
+    assert len(again) == 3 * (signals + 1)
+    more = pd.read_csv(tmp_path / "fidelity.csv")
+    assert "of_the_policy" in set(more["signal"])
 
     code, output = run(*command)
     assert code == 0, output
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "conditions").iterdir()} == kept
     assert pd.read_csv(tmp_path / "fidelity.csv").equals(table)
