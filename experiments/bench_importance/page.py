@@ -76,7 +76,7 @@ def write_bench(
         parts=dict(list(table.groupby("part"))),
         metrics=partial(metric_table, by="method", spread=SPREAD),
         goal_header=GOAL_HEADER,
-        goals=[goal.row(numbers[goal.key]) for goal in GOALS],
+        goals=[goal.row(numbers[goal.key]) for goal in GOALS if numbers[goal.key] is not None],
         growth=list(growth(table)),
         memory=list(memory(table)),
         chosen=chosen,

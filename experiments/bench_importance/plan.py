@@ -72,9 +72,10 @@ class BenchConfig:
             raise ConfigError(f"parts names {STEPS} without {EMBEDDED}, which finds the variant to judge: name both.")
         if missing := [name for name in NEEDED if name not in self.variants]:
             raise ConfigError(f"variants must name {', '.join(missing)}, which the ten numbers are made of.")
-        if both := set(self.methods) & set(self.variants):
+        # A method's steps are one number, whichever part takes them.
+        if STEPS in self.parts and (both := set(self.methods) & set(self.step_methods)):
             raise ConfigError(
-                f"methods must not name {', '.join(sorted(both))}, which variants names: leave it to one."
+                f"methods must not name {', '.join(sorted(both))}, which step_methods names: leave it to one."
             )
         if PLAIN in self.variants:
             raise ConfigError(f"variants must not name {PLAIN}: it is the naive reference, measured by itself.")
@@ -155,6 +156,8 @@ class Bench(KeptCases):
             "threads": self.settings.learner.threads,
             "dtype": f"{self.grid.dtype} for the made-up models, {self.settings.model.dtype} for the embedded one",
             "probe": self.settings.probe.name,
+            "profile": self.settings.profile,
+            "model": self.settings.model.name,
             "sizes": "; ".join(told_size(size, found) for size, found in self.grid.sizes.items()),
             "kept": f"{self.kept} cases were kept from an earlier call." if self.kept else "",
         }

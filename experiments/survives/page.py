@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from experiments.survives.costs import costs
 from experiments.survives.judged import FEW, HERE, THERE, VERDICTS
 from oar.analysis.reports.figures import QUIET, dots, legend_below, picture, series_of
 from oar.analysis.reports.methods import numbered
 from oar.analysis.reports.page import write_csv, write_page
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
+BENCH = Path("bench_importance/bench_importance.csv")
 
 
 def write_survives(
@@ -26,6 +28,8 @@ def write_survives(
     """Write the page of `name`, its table and picture in `folder`; returns the page. `table`: see `judged`."""
     write_csv(table, folder / f"{name}.csv")
     draw_survives(table, folder / f"{name}.png")
+    measured = [embedded / BENCH, folder / BENCH]
+    taken = costs(*map(pd.read_csv, measured)) if all(file.is_file() for file in measured) else None
     return write_page(
         folder / f"{name}.md",
         TEMPLATE,
@@ -38,6 +42,7 @@ def write_survives(
         called=model,
         embedded=embedded,
         programs=programs,
+        costs=None if taken is None else taken.to_dict("records"),
         measured_there=[one for one in programs if (folder / one / f"{one}.md").is_file()],
     )
 

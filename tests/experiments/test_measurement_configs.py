@@ -78,7 +78,7 @@ REFUSED = {
         ("parts=[steps]", "steps without embedded"),
         ("~variants.oar_gn", "variants must name oar_gn"),
         ("+variants.plain=['method=oar_p']", "must not name plain"),
-        ("+methods.oar_g=['method=oar_g']", "methods must not name oar_g, which variants names"),
+        ("+methods.oar_g=['method=oar_g']", "methods must not name oar_g, which step_methods names"),
         ("+methods.new=['method=best']", "cannot be composed with .*method=best"),
         ("step_methods=[oar_p]", "step_methods must be names of variants, grpo among them"),
         ("synthetic_methods=[grpo,oar_p,window8,best]", "synthetic_methods must be names"),

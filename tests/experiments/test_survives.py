@@ -8,6 +8,7 @@ import pytest
 
 from experiments.shared.tables import Tables
 from experiments.survives.__main__ import SurvivesConfig
+from experiments.survives.costs import costs
 from experiments.survives.judged import COLUMNS, HERE, THERE, Finding, judged
 from oar.common.errors import ConfigError, DataError
 from oar.common.provenance import ROOT
@@ -122,6 +123,22 @@ def test_its_programs_can_be_composed_and_know_what_is_asked_of_them() -> None:
         assert where.get("model", "base") in program.get("models", ["base"])
         for name in (*where.get("signal", "uniform").split(" - "), where.get("arm", "grpo")):
             assert name in {*program.get("signals", []), *program.get("arms", []), "uniform", "grpo"}, finding.says
+
+
+def test_costs_are_those_of_whole_steps_on_both_models() -> None:
+    def table(*rows: tuple[str, str, str, float]) -> pd.DataFrame:
+        return pd.DataFrame(rows, columns=["part", "method", "metric", "value"])
+
+    small = table(("synthetic", "oar_g", "step_ratio", 9.0), ("steps", "oar_g", "step_ratio", 1.2))
+    large = table(
+        *(("methods", name, "step_ratio", ratio) for name, ratio in (("grpo", 1.0), ("oar_g", 1.3))),
+        *(("methods", name, "total_s", seconds) for name, seconds in (("oar_g", 13.0), ("grpo", 10.0))),
+        *(("methods", name, "step_peak_mib", size) for name, size in (("grpo", 3000.0), ("oar_g", 3100.0))),
+    )
+    found = costs(small, large)
+    assert list(found["method"]) == ["grpo", "oar_g"]
+    assert found["embedded"].isna().tolist() == [True, False]
+    assert found.set_index("method").loc["oar_g"].tolist() == [1.2, 1.3, 13.0, 3100.0]
 
 
 def test_a_program_that_has_its_page_is_not_run_again(tmp_path: Path) -> None:
