@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
+from inspect import getsourcefile
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ MODEL, SOLUTIONS = "model", "solutions"
 # What decides a signal's measurements, beside the condition's settings and its own.
 DECIDING = ("seed", "split", "gating", "threads")
 IMPORTANCE, GATED = "importance", "gated_weights"  # columns of what is kept, (T,) in each cell
-OWN_CODE = ("fidelity/__main__.py", "fidelity/signals.py", "shared/counted_tokens.py")
+OWN_CODE = ("fidelity/__main__.py", "shared/counted_tokens.py")
 
 
 @dataclass
@@ -221,14 +222,15 @@ def measured(plan: Plan, condition: Condition, folder: Path, repeats: int, progr
         "weights": files_hash(weight_files(folder)),
         "repeats": repeats,
         "study": {key: value for key, value in asdict(cfg).items() if key in DECIDING},
-        "code": code_hash(*(ROOT / "experiments" / name for name in OWN_CODE)),
     }
+    own_code = [ROOT / "experiments" / name for name in OWN_CODE]
     subject = cache(lambda: load_subject(cfg.seed, condition, folder))  # not needed where all signals are there
     tables: list[pd.DataFrame] = []
     with stage(progress, f"{condition.name}: signals", total=len(plan.estimators)) as advance:
-        for name in plan.estimators:
+        for name, estimator in plan.estimators.items():
             advance(len(tables))
-            made = made_of | {"signal": cfg.signals[name]}
+            code = code_hash(*own_code, Path(getsourcefile(type(estimator)) or ""))
+            made = made_of | {"signal": cfg.signals[name], "code": code}
             file = kept_path(Path(cfg.work_dir) / "signals", f"{condition.name}-{name}", made, ".parquet")
             tables.append(kept_table(file, partial(measure, plan, subject, name, repeats)))
     return pd.concat(tables, ignore_index=True).assign(condition=condition.name)

@@ -1,16 +1,18 @@
-"""Signals that only the fidelity study knows: what OAR-G and the squared gradient norm differ in, one thing at a time."""
+"""Signals that only the fidelity study knows: what OAR-G, `oar_gn` and `oar_ga` could be instead, one thing at a time."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oar.common.errors import ConfigError
 from oar.common.seeding import generator
 from oar.method.forward.logprobs import read_logits, run_forward
 from oar.method.forward.packing import Packing
-from oar.method.importance import CreditInputs
+from oar.method.importance import AttentionGradientImportance, CreditInputs
 from oar.method.importance.clean import CleanPass, clean_passes, outcome_gradients
 
 # From gradients (R, L, H) and embeddings (R, L, H) to one number for each position (R, L).
@@ -52,6 +54,66 @@ class GradientVariant:
             row = torch.arange(len(clean.completions), device=mask.device)[:, None]
             importance[clean.completions] = forward.packing.at(reduced, row, clean.shown.reasoning_positions)
         return importance * mask
+
+
+def _scaled(module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+    """The output, as its input times what is constant."""
+    (given,) = args
+    return output.detach() + (given - given.detach()) * (output / given).detach().nan_to_num()
+
+
+def _halved(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    return output.detach() + (output - output.detach()) / 2
+
+
+def _scaled_and_halved(module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
+    return _halved(module, args, _scaled(module, args, output))
+
+
+def _constant(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    return output.detach()
+
+
+# By what is held, and the name of a layer's module as transformers writes Llama and Qwen2: what replaces its output.
+Rule = Callable[[nn.Module, Any, Tensor], Tensor]
+HELD: Mapping[str, Mapping[str, Rule]] = {
+    "norms": {"input_layernorm": _scaled, "post_attention_layernorm": _scaled, "norm": _scaled},
+    "gates": {"act_fn": _scaled_and_halved, "up_proj": _halved},
+    "attention": {"q_proj": _constant, "k_proj": _constant},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKnockout:
+    """`oar_ga` with the gradients of a model in which something is held at its value: rules of relevance propagation.
+
+    hold, of HELD: `norms`, the factor by which RMSNorm scales; `gates`, what SiLU multiplies its input with, while either factor
+    of a gated product answers for half of its change (both AttnLRP's, arXiv 2402.05602); `attention`, the weights of later
+    attention, so that only values carry a change on. It needs a forward of its own, which gives what the model gives.
+    """
+
+    hold: Sequence[str]
+    max_tokens_per_forward: int = 2048
+
+    def __post_init__(self) -> None:
+        if not self.hold or set(self.hold) - set(HELD):
+            raise ConfigError(f"hold must name some of {', '.join(HELD)}, but is {list(self.hold)}.")
+
+    def __call__(self, inputs: CreditInputs) -> Tensor:
+        """(B, T) in nats^2. Raises ConfigError for a model that has none of the modules."""
+        rules = {name: rule for held in self.hold for name, rule in HELD[held].items()}
+        named = [(name.rpartition(".")[2], module) for name, module in inputs.outcome_model.named_modules()]
+        if absent := set(rules) - {name for name, _ in named}:
+            raise ConfigError(
+                f"hold={list(self.hold)} needs a model whose layers have {', '.join(rules)}, but there is no "
+                f"{', '.join(sorted(absent))}: leave the signal out."
+            )
+        with ExitStack() as hooks:
+            for name, module in named:
+                if name in rules:
+                    hooks.enter_context(module.register_forward_hook(rules[name]))
+            alone = replace(inputs, scores=replace(inputs.scores, forward=None))
+            return AttentionGradientImportance(self.max_tokens_per_forward)(alone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 import torch
 from omegaconf import OmegaConf
+from torch import Tensor
+from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP, Qwen2RMSNorm
 
 from experiments.fidelity.__main__ import GATED, IMPORTANCE, timed, with_agreement, written
-from experiments.fidelity.signals import GradientVariant, Surprisal
+from experiments.fidelity.signals import GradientVariant, HeldKnockout, Surprisal
 from experiments.shared.counted_tokens import counted_tokens
 from oar.analysis.signals.agreement import (
     AGREEMENT,
@@ -225,6 +227,49 @@ def test_tied_embeddings_are_one_matrix() -> None:
     for tied in (True, False):
         model = build_model(TeachConfig(tie_embeddings=tied), build_tokenizer())
         assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+
+
+def held_norm(norm: Qwen2RMSNorm, states: Tensor) -> Tensor:
+    """Qwen2's, written again: the scale is constant."""
+    return norm.weight * states * torch.rsqrt(states.square().mean(-1, keepdim=True) + norm.variance_epsilon).detach()
+
+
+def held_gates(mlp: Qwen2MLP, states: Tensor) -> Tensor:
+    gate, up = mlp.gate_proj(states), mlp.up_proj(states)
+    product = gate * torch.sigmoid(gate).detach() * up
+    return mlp.down_proj(product / 2 + product.detach() / 2)
+
+
+def test_what_is_held_changes_gradients_as_a_model_written_so_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = inputs()
+    free = AttentionGradientImportance()(given)
+    norms, both = (HeldKnockout(hold)(given) for hold in (["norms"], ["norms", "gates"]))
+    assert torch.equal(AttentionGradientImportance()(given), free), "nothing stays behind"
+    monkeypatch.setattr(Qwen2RMSNorm, "forward", held_norm)
+    torch.testing.assert_close(norms, AttentionGradientImportance()(given))
+    monkeypatch.setattr(Qwen2MLP, "forward", held_gates)
+    torch.testing.assert_close(both, AttentionGradientImportance()(given))
+    for one, other in ((free, norms), (norms, both)):
+        assert not torch.allclose(one, other, rtol=0.1)
+
+
+def test_attention_is_held_in_later_layers_alone() -> None:
+    """With one layer nothing attends behind the knock-out, so nothing is to be held."""
+    for layers, same in ((1, True), (2, False)):
+        given = credit_inputs(random_batch(3, 4), PROBES[0], model=tiny_model(layers=layers))
+        found = [HeldKnockout(["attention"])(given), AttentionGradientImportance()(given)]
+        assert torch.allclose(*found, rtol=1e-4) == same
+
+
+def test_what_cannot_be_held_is_refused() -> None:
+    with pytest.raises(ConfigError, match="hold must name some of norms, gates, attention"):
+        HeldKnockout(["mlp"])
+    given = inputs()
+    for name, module in list(given.model.named_modules()):
+        if name.endswith(".mlp"):
+            module.add_module("activation", module._modules.pop("act_fn"))
+    with pytest.raises(ConfigError, match="there is no act_fn"):
+        HeldKnockout(["gates"])(given)
 
 
 @pytest.mark.system
