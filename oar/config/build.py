@@ -29,6 +29,7 @@ ROOMS = (
     "oar.tasks.data.procedural",
     "oar.tasks.data.demonstrations",
     "oar.tasks.warm_start",
+    "oar.tasks.words.parts",
     "oar.tasks.words.teaching",
     "oar.tasks.sheets.generator",
     "oar.tasks.sheets.teaching",

@@ -108,8 +108,8 @@ class DatasetConfig:
 class BenchmarkConfig:
     """Which problems are evaluated on: published sets (`sources` by name), embedded tiers or tasks of reasoning-gym.
 
-    `path`: local copies instead of the hub, as one file, a folder, or a file by set. `options`: of tasks of reasoning-gym or of
-    sheets by name; None where the sets are no such tasks.
+    `path`: local copies instead of the hub, as one file, a folder, or a file by set. `options`: of tasks of reasoning-gym, of
+    sheets or of problems in parts by name; None where the sets are no such tasks.
     """
 
     name: str

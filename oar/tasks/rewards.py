@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from oar.tasks.sheets import reward as sheet_reward
+from oar.tasks.words.parts import share_right
 
 
 def answer(prompts: Sequence[str], completions: Sequence[str], score: Sequence[float], **columns: Any) -> list[float]:
@@ -36,6 +37,17 @@ def sheet(
 ) -> list[float]:
     """What sheets earn by the entries that count: the asked one, their share, or all of them, as the problem says."""
     return list(map(sheet_reward, completions, final_answer, solution, sheets))
+
+
+def parts(
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    final_answer: Sequence[str | None],
+    answer: Sequence[str],
+    **columns: Any,
+) -> list[float]:
+    """The share of a problem's parts whose answers, in their order, are right."""
+    return list(map(share_right, final_answer, answer))
 
 
 def format(

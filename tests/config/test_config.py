@@ -38,6 +38,8 @@ def test_every_option_composes_and_can_be_built(choice):
         "model=sheets": ["data=sheets"],
         "model=smollm2_gsm8k": ["data=gsm8k"],
         "model=smollm2_sheets": ["data=sheets"],
+        "model=smollm2_parts": ["data=parts"],
+        "benchmark=parts": ["data=parts"],
         "probe=reward_model": ["probe.path=folder"],
     }
     cfg = validated(composed(choice, *beside.get(choice, []), "model.path=folder"), TrainConfig)

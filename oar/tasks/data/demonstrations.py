@@ -10,8 +10,9 @@ from oar.common.seeding import derive_seed
 from oar.config.checks import require
 from oar.method.segments import HASH
 from oar.tasks import sheets
-from oar.tasks.data.sources import DatasetSource, SheetsSource
-from oar.tasks.words import TEACHING_STREAM, demonstration, tier_named, training_problem
+from oar.tasks.data.sources import DatasetSource, PartsSource, SheetsSource
+from oar.tasks.words import TEACHING_STREAM, demonstration, parts, tier_named, training_problem
+from oar.tasks.words.parts import Parts
 
 
 class Demonstrations(Protocol):
@@ -46,6 +47,30 @@ class WordDemonstrations:
     def origin(self) -> Mapping[str, object]:
         """The tiers."""
         return {"generated": list(self.tiers)}
+
+
+@dataclass(frozen=True)
+class PartsDemonstrations:
+    """Word problems in parts, a line for each, from a stream that RL never sees."""
+
+    parts: Parts | None
+
+    def __post_init__(self) -> None:
+        if self.parts is None:
+            raise ConfigError(
+                "model.teach.demonstrations.parts must be the parts of the data, but there are none: choose data=parts."
+            )
+
+    def pair(self, seed: int, index: int) -> tuple[str, str]:
+        """Questions, and a chain of thought for each."""
+        assert self.parts is not None
+        made = parts.training_problem(self.parts, TEACHING_STREAM, seed, index)
+        return made.problem.question, parts.demonstration(made, Random(derive_seed("demonstration", seed, index)))
+
+    def origin(self) -> Mapping[str, object]:
+        """Tier and number of the parts."""
+        assert self.parts is not None
+        return PartsSource(self.parts).origin()
 
 
 @dataclass(frozen=True)

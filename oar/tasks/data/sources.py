@@ -18,7 +18,8 @@ from oar.tasks.data.procedural import held_out
 from oar.tasks.data.records import ADVICE, handful, load_problems
 from oar.tasks.problem import Problem, ProblemSet
 from oar.tasks.verifier.grade import shared_pool
-from oar.tasks.words import RL_STREAM, TIER_NAMES, evaluation_set, tier_named, training_problem
+from oar.tasks.words import RL_STREAM, TIER_NAMES, evaluation_set, parts, tier_named, training_problem
+from oar.tasks.words.parts import PARTS, Parts
 
 
 class ProblemSource(Protocol):
@@ -80,6 +81,25 @@ class SheetsSource:
     def origin(self) -> Mapping[str, object]:
         """The kind of sheet."""
         return {"generated": sheets.SHEETS, **asdict(self.sheet)}
+
+
+@dataclass(frozen=True, slots=True)
+class PartsSource:
+    """Fresh word problems in parts."""
+
+    parts: Parts
+
+    def problems(self, seed: int, step: int, n: int) -> list[Problem]:
+        """Never a part of a held-out set, and never from the stream that taught the base model."""
+        return [parts.training_problem(self.parts, RL_STREAM, seed, step * n + i).problem for i in range(n)]
+
+    def fitting(self, fits: Callable[[Problem], bool]) -> "PartsSource":
+        """All of it, as of WordsSource."""
+        return self
+
+    def origin(self) -> Mapping[str, object]:
+        """Tier and number of the parts."""
+        return {"generated": PARTS, **asdict(self.parts)}
 
 
 @dataclass(frozen=True)
@@ -187,8 +207,8 @@ def load_benchmark(name: str, split: str, n: int) -> list[Problem]:
 def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> dict[str, ProblemSet]:
     """The sets of a benchmark by name, of each its first `n` problems (None, or more than it has: all).
 
-    A tier, a sheet and a task of reasoning-gym have splits of their own (`curve`, `final`); a published benchmark is one set,
-    and every split is its beginning. Raises ConfigError for an unknown name and for all of what has no end; DataError for
+    What is generated here or by reasoning-gym has splits of its own (`curve`, `final`); a published benchmark is one set, and
+    every split is its beginning. Raises ConfigError for an unknown name and for all of what has no end; DataError for
     whatever is wrong with the data.
     """
     known = (*benchmark.sources, *TIER_NAMES)
@@ -207,6 +227,10 @@ def load_benchmarks(benchmark: BenchmarkConfig, split: str, n: int | None) -> di
             sheet = build("benchmark.options.sheets (of data=sheets)", benchmark.options.get(name))
             made = [one.problem for one in sheets.evaluation_set(sheet, split, n)]
             found[name] = ProblemSet(name, made, {"generated": name, **asdict(sheet), "split": split})
+        elif name == PARTS and benchmark.options is not None:
+            kind = build("benchmark.options.parts (of data=parts)", benchmark.options.get(name))
+            several = [one.problem for one in parts.evaluation_set(kind, split, n)]
+            found[name] = ProblemSet(name, several, {"generated": name, **asdict(kind), "split": split})
         elif benchmark.options is not None:
             found[name] = held_out(name, benchmark.options, split, n)
         else:

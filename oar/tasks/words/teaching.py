@@ -1,4 +1,4 @@
-"""What the base model of the word problems is taught: to half solve them."""
+"""What the base model of the word problems is taught: to half solve them, one by one or several in a prompt."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,15 @@ from random import Random
 
 from transformers import PreTrainedTokenizerFast
 
+from oar.common.errors import ConfigError
 from oar.common.seeding import derive_seed
 from oar.tasks.embedded.splits import TEACHING_STREAM
 from oar.tasks.embedded.teaching import Teaching
 from oar.tasks.problem import Problem
-from oar.tasks.words import language
+from oar.tasks.words import language, parts
 from oar.tasks.words.generator import demonstration, evaluation_set, training_problem
-from oar.tasks.words.tiers import make_tiers
+from oar.tasks.words.parts import PARTS, Parts
+from oar.tasks.words.tiers import make_tiers, tier_named
 from oar.tasks.words.tokenizer import build_tokenizer
 
 
@@ -54,3 +56,40 @@ class WordsLesson:
         """Whether the answer is right."""
         _, marker, answer = completion.rpartition(language.MARKER)
         return bool(marker) and answer.strip() == problem.answer
+
+
+@dataclass(frozen=True)
+class PartsTeaching(TeachConfig):
+    """The teaching of word problems in parts; good is that all answers are right.
+
+    `parts`: None where the problems are no such ones; there is nothing to teach then.
+    """
+
+    parts: Parts | None = None
+
+    def lesson(self) -> "PartsLesson":
+        """Fresh problems. Raises ConfigError without a kind of them, or where people's spelling has no word for its tokens."""
+        if self.parts is None or tier_named(self.parts.tier).english:
+            raise ConfigError(
+                "model.teach.parts must be the parts of the data, of one of the tiers words1 to words5, but is "
+                f"{self.parts}: choose data=parts data.source.parts.tier=words1."
+            )
+        return PartsLesson(self, self.parts)
+
+
+@dataclass(frozen=True)
+class PartsLesson(WordsLesson):
+    """Demonstrations of one kind."""
+
+    kind: Parts
+
+    def demonstration(self, index: int) -> tuple[str, str]:
+        """Questions, and a chain of thought for each."""
+        made = parts.training_problem(self.kind, TEACHING_STREAM, self.config.seed, index)
+        rng = Random(derive_seed("demonstration", self.config.seed, index))
+        return made.problem.question, parts.demonstration(made, rng)
+
+    def tuning(self) -> Mapping[str, Sequence[Problem]]:
+        """One set."""
+        made = parts.evaluation_set(self.kind, "tuning", self.config.check_problems)
+        return {PARTS: [one.problem for one in made]}
