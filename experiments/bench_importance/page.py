@@ -28,7 +28,7 @@ from oar.analysis.signals.recall import SPEARMAN
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
 NAME = "bench_importance"
-GOALS = (
+GOALS = (  # of the embedded default
     Goal("oar_g_step_ratio", "whole training step with OAR-G / GRPO", "1.4 (the paper's own measurement)", 1.15),
     Goal("oar_gn_step_ratio", "with the squared gradient norm / GRPO", "", 1.1),
     Goal("oar_p_exact_step_ratio", "whole training step with exact OAR-P / GRPO", "4.2 (the paper's)", 2.0),
@@ -76,7 +76,7 @@ def write_bench(
         parts=dict(list(table.groupby("part"))),
         metrics=partial(metric_table, by="method", spread=SPREAD),
         goal_header=GOAL_HEADER,
-        goals=[goal.row(numbers[goal.key]) for goal in GOALS if numbers[goal.key] is not None],
+        goals=[goal.row(numbers[goal.key]) for goal in GOALS if run["profile"] == EMBEDDED],
         growth=list(growth(table)),
         memory=list(memory(table)),
         chosen=chosen,

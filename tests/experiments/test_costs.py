@@ -153,6 +153,7 @@ def test_the_cheapest_faithful_variant() -> None:
 def test_the_files_show_what_was_missed_and_what_was_left_out(tmp_path: Path) -> None:
     run = {"faithful": 0.9, "step_rounds": 2, "prompt_tokens": 40, "answer_tokens": 2, "threads": 1, "dtype": "float32"}
     run |= {"probe": "as_mean", "sizes": "`embedded` is small", "kept": "", "completions": "2 completions"}
+    run |= {"profile": "embedded", "model": "embedded"}
     provenance = {"command": "python it", "versions": {"torch": "2"}, "gpu": None, "cpu": "a CPU", "cores": 2}
     rows = table()
     rows = rows[(rows["method"] != "plain") & ~rows["metric"].str.endswith("over_plain")]
@@ -181,3 +182,12 @@ def test_the_files_show_what_was_missed_and_what_was_left_out(tmp_path: Path) ->
     assert "`plain` about 77 s" in text
     (blank,) = [line for line in text.splitlines() if line.startswith("| `plain` |")]
     assert set(blank.removeprefix("| `plain` |")) == {" ", "|"}
+
+    steps = rows[rows["part"] == "methods"]
+    other = run | {"profile": "laptop", "model": "smollm2"}
+    write_bench(steps, tmp_path, chosen=None, skipped={}, run=other, provenance=provenance)
+    text = (tmp_path / "bench_importance.md").read_text()
+    assert "| `vineppo` |" in text
+    assert "## Goals" not in text, "they are the embedded model's"
+    assert "profile laptop" in text
+    assert "`smollm2`" in text
