@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.survives.costs import costs
+from experiments.survives.costs import costs, taken
 from experiments.survives.judged import FEW, HERE, THERE, VERDICTS
 from oar.analysis.reports.figures import QUIET, dots, legend_below, picture, series_of
 from oar.analysis.reports.methods import numbered
@@ -29,7 +29,7 @@ def write_survives(
     write_csv(table, folder / f"{name}.csv")
     draw_survives(table, folder / f"{name}.png")
     measured = [embedded / BENCH, folder / BENCH]
-    taken = costs(*map(pd.read_csv, measured)) if all(file.is_file() for file in measured) else None
+    steps = costs(*map(pd.read_csv, measured)) if all(file.is_file() for file in measured) else None
     return write_page(
         folder / f"{name}.md",
         TEMPLATE,
@@ -42,7 +42,8 @@ def write_survives(
         called=model,
         embedded=embedded,
         programs=programs,
-        costs=None if taken is None else taken.to_dict("records"),
+        taken=taken(folder, programs),
+        costs=None if steps is None else steps.to_dict("records"),
         measured_there=[one for one in programs if (folder / one / f"{one}.md").is_file()],
     )
 

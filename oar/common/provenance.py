@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import resource
 import shlex
 import shutil
 import subprocess
@@ -51,7 +52,14 @@ def collect_provenance(
         "started": started.astimezone(UTC).isoformat(timespec="seconds"),
         "finished": finished.isoformat(timespec="seconds"),
         "seconds": round((finished - started).total_seconds(), 3),
+        "peak_gib": peak_gib(),
     }
+
+
+def peak_gib() -> float:
+    """The most memory that this process, or the largest one that it has waited for, held at once, in GiB."""
+    most = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return round(max(most) / 2**20, 3)  # Linux tells KiB
 
 
 def joined_provenance(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from oar.common.errors import ConfigError
@@ -49,6 +50,8 @@ def test_provenance_is_json_and_names_no_path_of_this_checkout() -> None:
         {"seed": 0}, started=datetime.now(UTC) - timedelta(seconds=5), git={"git_commit": "abc"}
     )
     assert 5.0 <= float(str(record["seconds"])) < 60.0
+    own = psutil.Process().memory_info().rss / 2**30
+    assert own * 0.5 < float(str(record["peak_gib"])) < psutil.virtual_memory().total / 2**30
     text = json.dumps(record)
     assert str(Path(__file__).parents[2]) not in text
     versions = record["versions"]
