@@ -51,14 +51,14 @@ def disturbance(inputs: CreditInputs, row: int, kind: str, replaced: NDArray[np.
     changed = embed(copies)
     if kind == "mean_embedding":
         changed[places, start + places] = mean_embedding(inputs.model)
-    expected, attention = _expectations(inputs.model, changed, unseen=start + places if kind == "knockout" else None)
-    clean = _expectations(inputs.model, embed(ids[None]))[0][0]
+    unseen = start + places if kind == "knockout" else None
+    expected, attention = _expectations(inputs.model, changed, start, unseen)  # (T, T, V), (T, L, L)
+    clean = _expectations(inputs.model, embed(ids[None]), start)[0][0]  # (T, V)
 
-    moved = (clean.exp() * (clean - expected)).sum(dim=-1)
-    next_token = moved[places, start + places]
+    next_token = (clean.exp() * (clean - expected[places, places])).sum(dim=-1)
     if kind == "knockout":
         next_token = torch.full_like(next_token, torch.nan)
-    predicting, following = torch.arange(start, start + count - 1), ids[start + 1 :]
+    predicting, following = places[:-1], ids[start + 1 :]
     rise = clean[predicting, following] - expected[:, predicting, following]
     # What the changed token itself is taken for is no part of the continuation, and neither is what came before it.
     later = torch.arange(1, count, device=ids.device) > places[:, None]
@@ -80,8 +80,11 @@ def unchanged_attention(inputs: CreditInputs, row: int) -> Floats:
 
 
 @torch.no_grad()
-def _expectations(model: PreTrainedModel, embeddings: Tensor, unseen: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Of rows (R, L, H) the log-probabilities of the next token (R, L, V) and the mean attention (R, L, L), query by key.
+def _expectations(
+    model: PreTrainedModel, embeddings: Tensor, start: int, unseen: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Of rows (R, L, H) what they expect after each position from `start` on, log-probabilities (R, L - start, V), and the mean
+    attention (R, L, L), query by key.
 
     unseen (R,): of each row a position that no later one attends to.
     """
@@ -97,6 +100,6 @@ def _expectations(model: PreTrainedModel, embeddings: Tensor, unseen: Tensor | N
         output = model.base_model(
             inputs_embeds=embeddings, attention_mask=bias, output_attentions=True, use_cache=False
         )
-    logits = model.get_output_embeddings()(output.last_hidden_state).float()
+    logits = model.get_output_embeddings()(output.last_hidden_state[:, start:]).float()
     attention = torch.stack([layer.mean(dim=1) for layer in output.attentions]).mean(dim=0)
     return logits.log_softmax(dim=-1), attention.float()

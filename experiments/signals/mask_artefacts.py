@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from experiments.signals.disturbance import (
     ATTENTION,
-    CONTINUATION,
-    NEXT_TOKEN,
     disturbance,
     replaced_tokens,
     unchanged_attention,
@@ -82,6 +80,7 @@ def mask_artefacts(
             beside.append(_agreement(examined, name + AGAIN, name).add_suffix(BETWEEN_DRAWS))
         rows += split_averages({name: pd.concat(beside, axis=1)}, everything, examined.problems, seed=seed)
     classes = {WORDS: words, CAUSAL: examined.truth.causal}
+    disturbed = _disturbed(examined, {name: kinds[name] for name in names})
     for split, members in classes.items():
         asked = [mine & new for mine, new in zip(members, changed, strict=True)]
         share = _pooled([new.astype(float) for new in changed], members, examined.problems, seed=seed)
@@ -92,7 +91,8 @@ def mask_artefacts(
             if name != names[0]:
                 larger = [(a > b) + 0.5 * (a == b) for a, b in zip(reference, values, strict=True)]
                 rows.append((split, name, REFERENCE_LARGER, *_pooled(larger, asked, examined.problems, seed=seed)))
-        rows += _disturbances(examined, {name: kinds[name] for name in names}, asked, split, seed=seed)
+        for name, found in disturbed.items():
+            rows += _disturbances(found, name, examined, asked, split, seed=seed)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -139,24 +139,40 @@ def _agreement(examined: Examined, name: str, reference: str) -> pd.DataFrame:
     return found[[SPEARMAN, OVERLAP, WEIGHTS]]
 
 
-def _disturbances(
-    examined: Examined, kinds: Mapping[str, str], asked: Sequence[NDArray[np.bool_]], split: str, *, seed: int
-) -> list[Row]:
-    """Of the first completion of each problem, pooled over the tokens asked for."""
-    _, firsts = np.unique(examined.problems, return_index=True)
-    problems, tokens = examined.problems[firsts], [asked[row] for row in firsts]
-    rows: list[Row] = []
+def _disturbed(examined: Examined, kinds: Mapping[str, str]) -> dict[str, list[dict[str, Floats]]]:
+    """By signal, and under UNCHANGED the attention without a change: `disturbance` of the first completion of each problem."""
+    firsts = _firsts(examined)
+    found = {}
     for name, kind in kinds.items():
         replaced = replaced_tokens(kind, examined.inputs)
-        found = [disturbance(examined.inputs, int(row), kind, replaced[row]) for row in firsts]
-        for metric in (NEXT_TOKEN, CONTINUATION, ATTENTION):
-            values = [each[metric] for each in found]
-            defined = [each & np.isfinite(value) for each, value in zip(tokens, values, strict=True)]
-            if any(each.any() for each in defined):
-                rows.append((split, name, metric, *_pooled(values, defined, problems, seed=seed)))
-    untouched = [unchanged_attention(examined.inputs, int(row)) for row in firsts]
-    defined = [each & np.isfinite(value) for each, value in zip(tokens, untouched, strict=True)]
-    return [*rows, (split, UNCHANGED, ATTENTION, *_pooled(untouched, defined, problems, seed=seed))]
+        found[name] = [disturbance(examined.inputs, row, kind, replaced[row]) for row in firsts]
+    found[UNCHANGED] = [{ATTENTION: unchanged_attention(examined.inputs, row)} for row in firsts]
+    return found
+
+
+def _disturbances(
+    found: Sequence[Mapping[str, Floats]],
+    name: str,
+    examined: Examined,
+    asked: Sequence[NDArray[np.bool_]],
+    split: str,
+    *,
+    seed: int,
+) -> list[Row]:
+    """What `_disturbed` found of a signal, pooled over the tokens asked for."""
+    firsts = _firsts(examined)
+    rows: list[Row] = []
+    for metric in found[0]:
+        values = [each[metric] for each in found]
+        defined = [asked[row] & np.isfinite(value) for row, value in zip(firsts, values, strict=True)]
+        if any(each.any() for each in defined):
+            rows.append((split, name, metric, *_pooled(values, defined, examined.problems[firsts], seed=seed)))
+    return rows
+
+
+def _firsts(examined: Examined) -> list[int]:
+    """The row of each problem's first completion."""
+    return [int(row) for row in np.unique(examined.problems, return_index=True)[1]]
 
 
 def _pooled(
