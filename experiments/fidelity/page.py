@@ -1,9 +1,9 @@
 """The page of the fidelity study: its table, its picture, and what its template shows of them."""
 
+import math
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -108,14 +108,18 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, lead: tuple[str, str], series: S
     on_lines = {signal for line in series.values() for signal in line.values()} - set(lead)
     # Signals of equal ranks and cost share a point.
     rest = points[~points.index.isin(on_lines)].round({"tokens": 0, "agreement": 3}).groupby(["tokens", "agreement"])
-    cheapest = points["tokens"].min()
-    for same in rest.groups.values():
+    cheapest, lowest = points["tokens"].min(), -math.inf
+    gap = 0.045 * (points["agreement"].max() - points["agreement"].min())  # between two names
+    for same in sorted(rest.groups.values(), key=lambda names: points.loc[names[0], "agreement"]):
         listed = sorted(same, key=lambda name: name not in LOOKS)
         one, (x, y) = look(listed[0]), points.loc[listed[0]]
         axes.plot(x, y, linestyle="", **style(one))
-        names, left = ", ".join(look(name).label for name in listed), x <= cheapest + 1
-        place: dict[str, Any] = {"xytext": (-7, -3), "ha": "right"} if left else {"xytext": (4, -17), "ha": "right"}
-        axes.annotate(names, (x, y), textcoords="offset points", color=one.colour, **place)
+        names = ", ".join(look(name).label for name in listed)
+        if x <= cheapest + 1:  # many stand one above the other
+            lowest = max(y, lowest + gap)
+            axes.annotate(names, (x, y), (0.95 * x, lowest), ha="right", va="center", color=one.colour)
+        else:
+            axes.annotate(names, (x, y), (4, -17), textcoords="offset points", ha="right", color=one.colour)
     axes.set_xlim(cheapest / 2, points["tokens"].max() * 1.15)  # room for the names of the cheapest and the dearest
     axes.margins(y=0.1)
     axes.set_xscale("log")

@@ -28,9 +28,11 @@ class Tables:
         self._results = results
         self._read = cache(lambda file: pd.read_csv(existing(results / file)))
 
-    def has(self, file: str) -> bool:
-        """Whether the table is there."""
-        return (self._results / file).is_file()
+    def has(self, file: str, **where: Any) -> bool:
+        """Whether the table is there, with rows that have each of these values."""
+        return (self._results / file).is_file() and all(
+            value in set(self._read(file)[column]) for column, value in where.items()
+        )
 
     def number(self, file: str, column: str = "value", **where: Any) -> float:
         """What stands in the one row."""

@@ -62,7 +62,7 @@ def judged(findings: dict[str, Finding], here: Tables, there: Tables) -> pd.Data
     """COLUMNS, two rows a finding: of the embedded model (HERE), then of the other (THERE), whose verdict is the finding's.
 
     A finding that the embedded model does not show for sure is no finding: NOT_SHOWN. Raises DataError for a row that is not
-    there where its table is.
+    there where its table is, with its condition.
     """
     rows = []
     for name, finding in findings.items():
@@ -70,7 +70,8 @@ def judged(findings: dict[str, Finding], here: Tables, there: Tables) -> pd.Data
         where = {**finding.where, **finding.there}
         found = *here.estimate(**finding.where), here.completions(**finding.where)
         other, verdict = (math.nan,) * 4, NOT_MEASURED
-        if there.has(where["file"]):
+        # A program may have measured some of its conditions.
+        if there.has(where["file"], **{name: where[name] for name in where if name == "condition"}):
             other = *there.estimate(**where), there.completions(**where)
             verdict = finding.verdict(*other[1:])
         own = finding.verdict(*found[1:])

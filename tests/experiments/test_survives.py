@@ -89,6 +89,20 @@ def test_what_was_not_measured_is_no_verdict_and_a_missing_row_is_a_mistake(tmp_
         judged({"sure": finding("sure", above=0.5)}, here, write_table(tmp_path / "there", other=(1, 1, 1)))
 
 
+def test_a_condition_that_was_not_measured_yet_is_no_verdict(tmp_path: Path) -> None:
+    tables = {name: write_table(tmp_path / name, sure=(0.7, 0.6, 0.8)) for name in ("here", "there")}
+    for name, conditions in {"here": ["short", "long"], "there": ["short"]}.items():
+        file = tmp_path / name / TABLE
+        table = pd.read_csv(file)
+        pd.concat([table.assign(condition=one) for one in conditions]).to_csv(file, index=False)
+    given = {}
+    for condition in ("short", "long"):
+        given[condition] = finding("sure", above=0.5)
+        given[condition].where["condition"] = condition
+    found = judged(given, tables["here"], tables["there"]).query("model == @THERE").set_index("finding")["verdict"]
+    assert found.to_dict() == {"short": "holds", "long": "not measured"}
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
