@@ -1,8 +1,4 @@
-"""What the measurements took, and what a training step with each method takes beside GRPO's on both models."""
-
-import json
-from collections.abc import Iterable
-from pathlib import Path
+"""What a whole training step with each method takes beside GRPO's, on both models (experiments.bench_importance). Pure."""
 
 import pandas as pd
 
@@ -18,15 +14,6 @@ def costs(embedded: pd.DataFrame, pretrained: pd.DataFrame) -> pd.DataFrame:
     ratio = _of_steps(embedded, RATIO)
     found = {name: _of_steps(pretrained, name) for name in (RATIO, SECONDS, PEAK)}
     return pd.DataFrame({"embedded": ratio.reindex(found[RATIO].index), **found}).rename_axis("method").reset_index()
-
-
-def taken(folder: Path, programs: Iterable[str]) -> list[dict[str, object]]:
-    """Of each program that has its provenance.json in `folder`: its seconds, and its peak_gib (None: not recorded)."""
-    files = {name: folder / name / "provenance.json" for name in programs}
-    known = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
-    return [
-        {"program": name, "seconds": one["seconds"], "peak_gib": one.get("peak_gib")} for name, one in known.items()
-    ]
 
 
 def _of_steps(table: pd.DataFrame, metric: str) -> "pd.Series[float]":

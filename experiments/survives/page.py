@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.survives.costs import costs, taken
+from experiments.survives.costs import costs
 from experiments.survives.judged import FEW, HERE, THERE, VERDICTS
 from oar.analysis.reports.figures import QUIET, dots, legend_below, picture, series_of
 from oar.analysis.reports.methods import numbered
@@ -42,7 +42,6 @@ def write_survives(
         called=model,
         embedded=embedded,
         programs=programs,
-        taken=taken(folder, programs),
         costs=None if steps is None else steps.to_dict("records"),
         measured_there=[one for one in programs if (folder / one / f"{one}.md").is_file()],
     )

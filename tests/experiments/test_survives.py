@@ -1,6 +1,5 @@
 """Which findings hold on another model: verdicts by hand, the committed bounds, programs that run once, what is refused."""
 
-import json
 import math
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from experiments.shared.tables import Tables
 from experiments.survives.__main__ import SurvivesConfig
-from experiments.survives.costs import costs, taken
+from experiments.survives.costs import costs
 from experiments.survives.judged import COLUMNS, HERE, THERE, Finding, judged
 from oar.common.errors import ConfigError, DataError
 from oar.common.provenance import ROOT
@@ -154,16 +153,6 @@ def test_costs_are_those_of_whole_steps_on_both_models() -> None:
     assert list(found["method"]) == ["grpo", "oar_g"]
     assert found["embedded"].isna().tolist() == [True, False]
     assert found.set_index("method").loc["oar_g"].tolist() == [1.2, 1.3, 13.0, 3100.0]
-
-
-def test_what_a_measurement_took_is_in_its_provenance(tmp_path: Path) -> None:
-    for name, record in {"new": {"seconds": 5.0, "peak_gib": 1.5}, "old": {"seconds": 7.0}}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "provenance.json").write_text(json.dumps(record))
-    assert taken(tmp_path, ["old", "new", "missing"]) == [
-        {"program": "old", "seconds": 7.0, "peak_gib": None},
-        {"program": "new", "seconds": 5.0, "peak_gib": 1.5},
-    ]
 
 
 def test_a_program_that_has_its_page_is_not_run_again(tmp_path: Path) -> None:
