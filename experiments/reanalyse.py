@@ -67,22 +67,31 @@ def judge(folder: Path, *, analysis: Mapping[str, object]) -> None:
         provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
         kind(folder, provenance | {"analysis": dict(analysis)})
         return
-    drawn, table = pictures().get(name), folder / f"{name}.csv"
+    drawn, table = pictures_of(folder), folder / f"{name}.csv"
     if drawn is None or not table.is_file():
         raise DataError(f"{folder} must hold one of {', '.join([*KINDS, *pictures()])}, but has none: correct folders.")
     for file, draw in drawn.items():
         draw(pd.read_csv(table), folder / file)
 
 
+def pictures_of(folder: Path) -> Pictures | None:
+    """Those of `pictures` for a folder, which may be called by the one above it as well."""
+    known, here = pictures(), folder.resolve()
+    return known.get(f"{here.parent.name}/{here.name}", known.get(here.name))
+
+
 def pictures() -> dict[str, Pictures]:
     """Of results that no statistics of today would change: what draws each picture from the table, by folder."""
-    names = ("compared/embedded", "gradient_signal", "bench_importance")
-    fidelity, gradient, bench = (OmegaConf.load(ROOT / "conf" / f"{name}.yaml") for name in names)
+    names = ("compared/embedded", "compared/smollm2", "gradient_signal", "bench_importance")
+    fidelity, pretrained, gradient, bench = (OmegaConf.load(ROOT / "conf" / f"{name}.yaml") for name in names)
     sheets = OmegaConf.load(ROOT / "conf" / "experiment" / "sheet_gradients.yaml")
     return {
         "recall": recall.PICTURES,
         **signals.PICTURES,
-        "fidelity": {"fidelity.png": partial(draw_fidelity, lead=tuple(fidelity.pairs[0]), series=fidelity.series)},
+        **{
+            name: {"fidelity.png": partial(draw_fidelity, lead=tuple(one.pairs[0]), series=one.series)}
+            for name, one in (("fidelity", fidelity), ("smollm2/fidelity", pretrained))
+        },
         "gradient_signal": gradient_signal.pictures(reference=gradient.reference, judged=gradient.judged),
         "sheet_gradients": gradient_signal.pictures(reference=gradient.reference, judged=sheets.judged),
         "bench_importance": {"bench_importance.png": partial(draw_bench, faithful=bench.faithful)},

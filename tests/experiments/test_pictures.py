@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from experiments.reanalyse import pictures
+from experiments.reanalyse import pictures_of
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.page import read_levels
 from experiments.study.ceilings import STEPS, draw_standing, summarised
@@ -53,7 +53,8 @@ def drawn_by(folder: Path) -> None:
         summary = summarised(pd.read_csv(folder / STEPS), about["kinds"], about["reference"])
         draw_standing(summary, list(about["arms"]), nowhere)
     else:
-        found: Pictures = pictures()[name]
+        found: Pictures | None = pictures_of(folder)
+        assert found is not None
         for draw in found.values():
             draw(pd.read_csv(folder / f"{name}.csv"), nowhere)
 
