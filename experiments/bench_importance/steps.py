@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from experiments.bench_importance.costs import GRPO
 from experiments.bench_importance.plan import Bench
@@ -18,15 +19,21 @@ from oar.learner.step import Learner, StepReport
 from oar.model.load import load_policy, load_tokenizer
 from oar.tasks.task import Task
 
-Make = Callable[[TrainConfig], Learner]
+
+class Make(Protocol):
+    """`learner_of` on an engine."""
+
+    def __call__(self, cfg: TrainConfig, policy: PreTrainedModel | None = None) -> Learner:
+        """The learner."""
+        ...
 
 
-def learner_of(engine: Callable[[], StartedEngine], cfg: TrainConfig) -> Learner:
-    """A learner on the engine's starting model, with whatever models its method has beside the policy."""
+def learner_of(engine: Callable[[], StartedEngine], cfg: TrainConfig, policy: PreTrainedModel | None = None) -> Learner:
+    """A learner on the engine's starting model, or on a policy that is loaded, with whatever models its method has beside it."""
     like_the_learner(cfg.learner.threads)
     start, _, _, client, sync = engine()
     task = Task.named(load_tokenizer(start), cfg.model.marker, cfg.template)
-    policy = load_policy(start, cfg.model.dtype)
+    policy = policy or load_policy(start, cfg.model.dtype)
     return Learner(cfg, policy, task, client, sync, beside=Beside.loaded(cfg, start, None))
 
 
@@ -36,7 +43,9 @@ def measure_steps(bench: Bench, part: str, settings: Mapping[str, TrainConfig], 
 
     @cache
     def warm() -> dict[str, Learner]:
-        learners = {name: make(one) for name, one in settings.items()}
+        # One policy for all, which each step finds at the starting weights: a real model for each would not fit.
+        policy = make(settings[GRPO]).model
+        learners = {name: make(one, policy) for name, one in settings.items()}
         for at in range(cfg.step_warmup):
             step_of_each(learners, cfg.step_rounds + at)
         return learners
