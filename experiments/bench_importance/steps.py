@@ -44,8 +44,8 @@ def measure_steps(bench: Bench, part: str, settings: Mapping[str, TrainConfig], 
     @cache
     def warm() -> dict[str, Learner]:
         # One policy for all, which each step finds at the starting weights: a real model for each would not fit.
-        policy = make(settings[GRPO]).model
-        learners = {name: make(one, policy) for name, one in settings.items()}
+        grpo = make(settings[GRPO])
+        learners = {name: grpo if name == GRPO else make(one, grpo.model) for name, one in settings.items()}
         for at in range(cfg.step_warmup):
             step_of_each(learners, cfg.step_rounds + at)
         return learners

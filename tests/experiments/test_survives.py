@@ -159,7 +159,7 @@ def test_a_program_that_has_its_page_is_not_run_again(tmp_path: Path) -> None:
     here, out = tmp_path / "here", tmp_path / "out"
     write_table(here, sure=(0.7, 0.6, 0.8))
     write_table(out, sure=(0.3, 0.2, 0.4))
-    (out / "recall" / "provenance.json").write_text('{"seconds": 60.0}')
+    (out / "recall" / "provenance.json").write_text("{}")
     found = f"{{sure: {{says: it is sure, where: {{file: {TABLE}, signal: sure}}, above: 0.5}}}}"
     given = ["~findings", f"+findings={found}", "~programs", f"embedded={here}", f"output_dir={out}"]
     code, output = run("survives", *given, "+programs={recall: [experiments.none]}")

@@ -69,9 +69,8 @@ def _joined(identifier: str, parts: Sequence[WordProblem]) -> PartsProblem:
         for texts in ([part.problem.question for part in parts], [part.problem.solution for part in parts])
     )
     answers = [part.problem.answer for part in parts]
-    answer = (
-        f"({', '.join(answers)})" if english else " , ".join(answers)
-    )  # a tuple: without brackets any order would do
+    # A tuple: without brackets the verifier would take any order.
+    answer = f"({', '.join(answers)})" if english else " , ".join(answers)
     return PartsProblem(Problem(f"{PARTS}-{identifier}", question, answer, PARTS, solution), parts)
 
 
