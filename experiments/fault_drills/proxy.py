@@ -11,11 +11,14 @@ from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from oar.rollout.client.vllm import GENERATE
+
 
 def _no_numbers(body: bytes) -> bytes:
     answer = json.loads(body)
     for choice in answer["choices"]:
-        choice["logprobs"]["token_logprobs"] = [math.nan] * len(choice["token_ids"])
+        for one in choice["logprobs"]["content"]:
+            one["logprob"] = math.nan
     return json.dumps(answer).encode()
 
 
@@ -35,9 +38,9 @@ class Damage(NamedTuple):
 
 # tests/rollout/fake_engine.py has them as well.
 DAMAGE = {
-    "truncated_json": Damage("/v1/completions", lambda body: body[: len(body) // 2], "broken JSON"),
-    "nan_logprobs": Damage("/v1/completions", _no_numbers, "not a finite number"),
-    "fewer_completions": Damage("/v1/completions", _one_less, "3 completions for a prompt instead of 4"),
+    "truncated_json": Damage(GENERATE, lambda body: body[: len(body) // 2], "broken JSON"),
+    "nan_logprobs": Damage(GENERATE, _no_numbers, "not a finite number"),
+    "fewer_completions": Damage(GENERATE, _one_less, "3 completions for a prompt instead of 4"),
     "wrong_version": Damage(
         "/weight_info", lambda _: b'{"weight_version": "99"}', "expected weight version .* but the engine has 99"
     ),

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from experiments.fault_drills.proxy import DAMAGE, damaged
+from oar.rollout.client.vllm import GENERATE
 
 FAULTS = (
     "ok",
@@ -88,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
             if fault == "hangs_at":
                 time.sleep(3600)
             return self._failed("the worker failed")
-        if self.path == "/v1/completions":
+        if self.path == GENERATE:
             self._completions(body)
         elif self.path == "/update_weight_version":
             self.server.version = body["new_version"]
@@ -133,16 +134,20 @@ class Handler(BaseHTTPRequestHandler):
             return self._json({"error": {"message": "EngineCore encountered an issue"}}, 500)
         if fault == "bad_json":
             return self._send(b"<html>not json</html>")
-        length = body["max_tokens"]
+        sampling, prompt = body["sampling_params"], body["token_ids"]
+        ids = list(range(3, 3 + sampling["max_tokens"]))
+        told = ids[:-1] if fault == "short_logprobs" else ids
         choice = {
             "finish_reason": "abort" if fault == "aborted" else "length",
-            "prompt_token_ids": body["prompt"][:-1] if fault == "other_prompt" else body["prompt"],
-            "token_ids": list(range(3, 3 + length)),
-            "logprobs": {"token_logprobs": [-0.5] * length},
+            "token_ids": ids,
+            "logprobs": {"content": [{"token_id": token, "logprob": -0.5} for token in told]},
         }
-        if fault == "short_logprobs":
-            choice["logprobs"] = {"token_logprobs": [-0.5] * (length - 1)}
-        return self._json({"choices": [{"index": index, **choice} for index in range(body["n"])]})
+        return self._json(
+            {
+                "prompt_token_ids": prompt[:-1] if fault == "other_prompt" else prompt,
+                "choices": [{"index": index, **choice} for index in range(sampling["n"])],
+            }
+        )
 
     def _has_body(self) -> bool:
         return int(self.headers.get("Content-Length", 0)) > 0

@@ -12,7 +12,7 @@ from oar.common.errors import DataError, EngineError
 from oar.config.evaluation import Sampling
 from oar.rollout.client.parallel import together
 from oar.rollout.client.servers import EngineFleet, engine_at
-from oar.rollout.client.vllm import UNKNOWN_VERSION, EngineClient
+from oar.rollout.client.vllm import GENERATE, UNKNOWN_VERSION, EngineClient
 from tests.conftest import PATIENCE_S, in_time
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11], [12], [13, 14]]
@@ -22,8 +22,8 @@ SAMPLING = Sampling(n=2, temperature=1.0, max_new_tokens=4)
 def drawn_at(url: str) -> list[tuple[list[int], int]]:
     """Prompt and seed of every completion a fake engine was asked for."""
     calls = requests.get(f"{url}/calls", timeout=10).json()["calls"]
-    asked = [call["body"] for call in calls if call["route"] == "/v1/completions"]
-    return sorted((body["prompt"], body["seed"]) for body in asked)
+    asked = [call["body"] for call in calls if call["route"] == GENERATE]
+    return sorted((body["token_ids"], body["sampling_params"]["seed"]) for body in asked)
 
 
 def test_one_url_is_one_client(fake: Callable[..., str]) -> None:

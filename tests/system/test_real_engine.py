@@ -146,7 +146,7 @@ def test_a_push_brings_other_weights_and_their_version(client: EngineClient, syn
 
 def test_no_route_opens_without_the_token(engine: VllmEngine, client: EngineClient) -> None:
     routes = requests.get(f"{engine.url}/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30).json()
-    assert {"/collective_rpc", "/v1/completions", "/pause", "/update_weights", "/health"} <= set(routes["paths"])
+    assert {"/collective_rpc", "/inference/v1/generate", "/pause", "/update_weights", "/health"} <= set(routes["paths"])
     for route, methods in routes["paths"].items():
         for method in methods:
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):

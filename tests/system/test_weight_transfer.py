@@ -96,7 +96,7 @@ def test_a_paused_server_waits(fleet: Engine) -> None:
     before = drawn(server, 0)
     server.pause()
     server.pause()
-    with pytest.raises(Exception, match="did not answer /v1/completions within 1 s"):
+    with pytest.raises(Exception, match="did not answer /inference/v1/generate within 1 s"):
         impatient.complete(PROMPTS[0], SAMPLING, seed=1, version=0)
     server.reset_prefix_cache()
     server.resume()

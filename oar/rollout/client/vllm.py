@@ -13,6 +13,7 @@ from oar.rollout.client.http import HttpServer
 from oar.rollout.client.parallel import IN_FLIGHT, in_parallel
 from oar.rollout.types import Rollout
 
+GENERATE = "/inference/v1/generate"  # token ids in, token ids out; nothing is made text on the way
 UNKNOWN_VERSION = -1  # what the engine holds before the first sync, and while one is under way
 
 
@@ -210,28 +211,35 @@ class EngineClient(Engine):
         # 200 x 4 completions, 1 to 200 in flight, shuffled). With two threads they are not; why was not
         # measured (products split by batch size would explain it).
         request = {
-            "prompt": list(prompt),
-            "n": sampling.n,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens": sampling.max_new_tokens,
-            "seed": seed,
-            "stop": list(sampling.stop),
-            "stop_token_ids": list(sampling.stop_token_ids),
-            "logprobs": 0,  # of the sampled token only
-            "return_token_ids": True,
+            "token_ids": list(prompt),
+            "return_token_ids": True,  # of the prompt, as the engine took it
+            "sampling_params": {
+                "n": sampling.n,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "max_tokens": sampling.max_new_tokens,
+                "seed": seed,
+                "stop": list(sampling.stop),
+                "stop_token_ids": list(sampling.stop_token_ids),
+                "detokenize": bool(sampling.stop),  # text is for strings that end a completion, and for nothing else
+                "logprobs": 0,  # of the sampled token only
+            },
         }
-        return parse_completions(self._server.call("POST", "/v1/completions", request), prompt, sampling, version)
+        return parse_completions(self._server.call("POST", GENERATE, request), prompt, sampling, version)
 
 
 def parse_completions(body: dict[str, Any], prompt: Sequence[int], sampling: Sampling, version: int) -> list[Rollout]:
-    """The `sampling.n` completions of one prompt from the body of /v1/completions, in order. Raises EngineError."""
+    """The `sampling.n` completions of one prompt from the body of /inference/v1/generate, in order. Raises EngineError."""
     choices = numbered_choices(body, sampling.n)
+    if body.get("prompt_token_ids") != list(prompt):
+        raise EngineError(
+            "the engine echoed other prompt token ids than it was sent; it may have truncated the prompt."
+        )
     return [_rollout(choice, tuple(prompt), sampling.max_new_tokens, version) for choice in choices]
 
 
 def numbered_choices(body: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """The `n` choices of /v1/completions in the order of their index, each ended by itself or by the limit.
+    """The `n` choices of an answer in the order of their index, each ended by itself or by the limit.
 
     Raises EngineError for any other number, or another end.
     """
@@ -251,20 +259,17 @@ def numbered_choices(body: dict[str, Any], n: int) -> list[dict[str, Any]]:
 
 
 def _rollout(choice: dict[str, Any], prompt: tuple[int, ...], max_new_tokens: int, version: int) -> Rollout:
-    if choice.get("prompt_token_ids") != list(prompt):
-        raise EngineError(
-            "the engine echoed other prompt token ids than it was sent; it may have truncated the prompt."
-        )
     ids, reason = choice.get("token_ids"), choice["finish_reason"]
     if not isinstance(ids, list) or not ids or any(type(token) is not int or token < 0 for token in ids):
         raise EngineError(f"the engine returned token_ids that are no token ids: {ids!r:.100}.")
     if len(ids) > max_new_tokens or (reason == "length" and len(ids) < max_new_tokens):
         raise EngineError(f"the engine returned {len(ids)} tokens ({reason}) where {max_new_tokens} were the limit.")
     logprobs = choice.get("logprobs")
-    values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-    if not isinstance(values, list) or len(values) != len(ids):
-        count = len(values) if isinstance(values, list) else "no"
-        raise EngineError(f"the engine returned {count} logprobs for {len(ids)} tokens.")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(content, list) or [one.get("token_id") for one in content if isinstance(one, dict)] != ids:
+        count = len(content) if isinstance(content, list) else "no"
+        raise EngineError(f"the engine returned {count} logprobs for {len(ids)} tokens, or of other tokens.")
+    values = [one.get("logprob") for one in content]
     if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
         raise EngineError("the engine returned a logprob that is not a finite number; its weights may hold NaN.")
     return Rollout(prompt, tuple(ids), tuple(float(value) for value in values), version, reason)

@@ -60,6 +60,7 @@ class EngineOptions:
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--max-num-seqs", str(self.max_num_seqs), "--uvicorn-log-level", "warning"),
             *("--load-format", "safetensors", "--middleware", "oar.rollout.server.guard.Guard"),
+            *("--enable-scale-out", "--disable-log-stats"),  # the route of token ids; no statistics of every token
             *SERVER_ARGUMENTS[self.sync],
             *(self._gpu_arguments() if torch.cuda.is_available() else self._cpu_arguments()),
         ]
@@ -77,7 +78,8 @@ class EngineOptions:
         # Measured for 128 completions on two cores: 0.9 s of CPU time against 2.5, the same tokens.
         batched = str(max(65536, self.max_model_len))
         arguments = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", batched, "--enforce-eager"]
-        return [*arguments, "--distributed-executor-backend", "uni"]
+        # Completions of one prompt share its whole blocks, of which the default of 128 tokens leaves hardly any.
+        return [*arguments, "--block-size", "32", "--distributed-executor-backend", "uni"]
 
     def environment(self, token: str) -> dict[str, str | None]:
         """How the server's environment differs from this process's: the engine needs no secret but the `token` it asks for."""
