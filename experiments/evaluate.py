@@ -21,9 +21,8 @@ from oar.common.progress import progress_bars
 from oar.common.provenance import ROOT, collect_provenance, config_hash, files_hash, git_state, versions
 from oar.common.seeding import derive_seed
 from oar.config import EvaluateConfig, validated
-from oar.config.evaluation import Sampling
 from oar.evaluation.completion_cache import Kept
-from oar.evaluation.draw import Completion, Source, TextSource, TokenSource
+from oar.evaluation.draw import Asked, Completion, Source, TextSource, TokenSource
 from oar.evaluation.evaluate import concatenate, evaluate
 from oar.evaluation.pass_at_k import group_by
 from oar.launch.start_model import model_folder
@@ -34,7 +33,7 @@ from oar.rollout.client.http import HttpServer
 from oar.rollout.client.openai import OpenAIClient
 from oar.rollout.client.servers import engine_at
 from oar.tasks.data.sources import load_benchmarks, refuse_unreadable
-from oar.tasks.problem import Problem, ProblemSet
+from oar.tasks.problem import ProblemSet
 from oar.tasks.task import Task
 
 
@@ -124,18 +123,24 @@ def made_of(benchmark: ProblemSet, task: Task) -> dict[str, object]:
 
 @dataclass
 class WatchedDraw:
-    """Draws with a bar on the screen and a line when a set is done; `tokens` and `seconds` leave out what was kept."""
+    """Draws one set after the other, with a bar on the screen and a line when it is done.
+
+    `tokens` and `seconds` leave out what was kept.
+    """
 
     kept: Kept
     progress: Progress
     tokens: int = 0
     seconds: float = 0.0
 
-    def __call__(self, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> list[list[Completion]]:
-        """As `Kept`."""
-        how = "greedy" if sampling.temperature == 0 else f"{sampling.n} samples"
-        name, started, before = f"{problems[0].benchmark}, {how}", time.monotonic(), self.tokens
-        bar = self.progress.add_task(name, total=len(problems))
+    def __call__(self, asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+        """As `oar.evaluation.draw.draw`."""
+        return [self._draw(one) for one in asked]
+
+    def _draw(self, asked: Asked) -> list[list[Completion]]:
+        how = "greedy" if asked.sampling.temperature == 0 else f"{asked.sampling.n} samples"
+        name, started, before = f"{asked.problems[0].benchmark}, {how}", time.monotonic(), self.tokens
+        bar = self.progress.add_task(name, total=len(asked.problems))
 
         def rate() -> str:
             seconds, tokens = time.monotonic() - started, self.tokens - before
@@ -146,7 +151,7 @@ class WatchedDraw:
             self.progress.update(bar, completed=done, description=f"{name}: {rate()}")
 
         try:
-            return self.kept(problems, sampling, seed=seed, watch=watch)
+            return self.kept(asked, watch)
         finally:
             self.seconds += time.monotonic() - started
             self.progress.remove_task(bar)

@@ -3,16 +3,14 @@
 import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from oar.common.cache import kept_path
 from oar.common.errors import ConfigError, DataError, OarError
-from oar.config.evaluation import Sampling
-from oar.evaluation.draw import Completion, Source, problem_seeds
-from oar.tasks.problem import Problem
+from oar.evaluation.draw import Asked, Completion, Source
 
 Watch = Callable[[int, int], None]
 """Told how many problems of a set are done, and how many tokens were drawn since it was last told."""
@@ -31,15 +29,13 @@ class Kept:
     model: Mapping[str, object]
     data: Mapping[str, Mapping[str, object]]
 
-    def __call__(
-        self, problems: Sequence[Problem], sampling: Sampling, *, seed: int, watch: Watch
-    ) -> list[list[Completion]]:
-        """As `oar.evaluation.draw.draw`.
+    def __call__(self, asked: Asked, watch: Watch) -> list[list[Completion]]:
+        """The completions of each problem of a set, as `oar.evaluation.draw.draw`.
 
         Raises DataError for a line that is not ours, ConfigError where another process writes here, OarError where
         nothing can be written; what was drawn before is kept whatever ends it.
         """
-        path, seeds = self.path(problems, sampling, seed), problem_seeds(seed, len(problems))
+        path, problems, seeds = self.path(asked), asked.problems, asked.seeds()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("ab", buffering=0)
@@ -47,25 +43,26 @@ class Kept:
             raise _unwritable(path, error) from error
         with file:
             _lock(file, path)
-            groups = read_groups(path, len(problems), sampling.n)
+            groups = read_groups(path, len(problems), asked.sampling.n)
             watch(len(groups), 0)
             missing = [index for index in range(len(problems)) if index not in groups]
             chosen, chosen_seeds = [problems[index] for index in missing], [seeds[index] for index in missing]
-            for position, group in self.source(chosen, sampling, seeds=chosen_seeds) if missing else ():
+            samplings = [asked.sampling] * len(missing)
+            for position, group in self.source(chosen, samplings, seeds=chosen_seeds) if missing else ():
                 groups[missing[position]] = group
                 _append(file, path, {"problem": missing[position], "completions": [asdict(one) for one in group]})
                 watch(len(groups), sum(one.tokens for one in group))
         return [groups[index] for index in range(len(problems))]
 
-    def path(self, problems: Sequence[Problem], sampling: Sampling, seed: int) -> Path:
+    def path(self, asked: Asked) -> Path:
         """Where these completions are kept."""
-        benchmark = problems[0].benchmark
+        benchmark = asked.problems[0].benchmark
         made_of = {
             "model": self.model,
             "data": self.data[benchmark],
-            "problems": [problem.id for problem in problems],
-            "sampling": asdict(sampling),
-            "seed": seed,
+            "problems": [problem.id for problem in asked.problems],
+            "sampling": asdict(asked.sampling),
+            "seed": asked.seed,
         }
         return kept_path(self.folder, benchmark, made_of, ".jsonl")
 

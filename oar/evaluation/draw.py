@@ -24,13 +24,26 @@ class Completion:
     finish_reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The problems of one set, and how they are to be drawn."""
+
+    problems: Sequence[Problem]
+    sampling: Sampling
+    seed: int
+
+    def seeds(self) -> list[int]:
+        """One of each problem; those of `EngineClient.generate` for as many prompts."""
+        return [derive_seed(self.seed, index) for index in range(len(self.problems))]
+
+
 class Source(Protocol):
-    """The `sampling.n` completions of each problem as soon as they are there, with its position."""
+    """The completions of each problem as soon as they are there, with its position."""
 
     def __call__(
-        self, problems: Sequence[Problem], sampling: Sampling, *, seeds: Sequence[int]
+        self, problems: Sequence[Problem], samplings: Sequence[Sampling], *, seeds: Sequence[int]
     ) -> Iterator[tuple[int, list[Completion]]]:
-        """`seeds`: one for each problem."""
+        """`samplings`, `seeds`: one for each problem."""
 
 
 class Prompts(Protocol):
@@ -55,11 +68,11 @@ class TokenSource:
     version: int
 
     def __call__(
-        self, problems: Sequence[Problem], sampling: Sampling, *, seeds: Sequence[int]
+        self, problems: Sequence[Problem], samplings: Sequence[Sampling], *, seeds: Sequence[int]
     ) -> Iterator[tuple[int, list[Completion]]]:
         """Raises what `EngineClient.generate` raises."""
         prompts = [self.task.encode_prompt(problem) for problem in problems]
-        for index, rollouts in self.client.stream(prompts, sampling, seeds=seeds, expected_version=self.version):
+        for index, rollouts in self.client.stream(prompts, samplings, seeds=seeds, expected_version=self.version):
             prompt = self.task.render(problems[index])
             yield index, [self._completion(prompt, rollout) for rollout in rollouts]
 
@@ -77,11 +90,11 @@ class TextSource:
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(
-        self, problems: Sequence[Problem], sampling: Sampling, *, seeds: Sequence[int]
+        self, problems: Sequence[Problem], samplings: Sequence[Sampling], *, seeds: Sequence[int]
     ) -> Iterator[tuple[int, list[Completion]]]:
         """Raises EngineError for an answer that is not what it must be."""
         prompts = [self.render(problem) for problem in problems]
-        for index, completions in self.client.stream(prompts, sampling, seeds=seeds):
+        for index, completions in self.client.stream(prompts, samplings, seeds=seeds):
             yield (
                 index,
                 [Completion(prompts[index], one.text, self._count(one.text), one.finish_reason) for one in completions],
@@ -91,12 +104,14 @@ class TextSource:
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def draw(source: Source, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> list[list[Completion]]:
-    """`sampling.n` completions for each problem, in the order given; every problem draws from a seed of its own."""
-    drawn = dict(source(problems, sampling, seeds=problem_seeds(seed, len(problems))))
-    return [drawn[index] for index in range(len(problems))]
+def draw(source: Source, asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+    """The completions of each problem of each set, in the order given.
 
-
-def problem_seeds(seed: int, count: int) -> list[int]:
-    """The seeds of `count` problems; those of `EngineClient.generate` for as many prompts."""
-    return [derive_seed(seed, index) for index in range(count)]
+    All sets are asked for at once: an engine needs hardly longer for a step of many sequences than for one of few, and in a set
+    of its own a few long completions go on alone. Every problem draws from a seed of its own, whatever it is drawn beside.
+    """
+    problems = [problem for one in asked for problem in one.problems]
+    samplings = [one.sampling for one in asked for _ in one.problems]
+    drawn = dict(source(problems, samplings, seeds=[seed for one in asked for seed in one.seeds()]))
+    positions = iter(range(len(problems)))
+    return [[drawn[next(positions)] for _ in one.problems] for one in asked]

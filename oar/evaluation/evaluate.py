@@ -17,7 +17,7 @@ from oar.common.errors import ConfigError, DataError
 from oar.common.files import atomic_path, write_text_atomic
 from oar.common.seeding import derive_seed
 from oar.config.evaluation import Sampling
-from oar.evaluation.draw import Completion
+from oar.evaluation.draw import Asked, Completion
 from oar.evaluation.pass_at_k import Group, majority_score, pass_at_k, sizes
 from oar.statistics.accuracy import accuracy
 from oar.statistics.intervals import NO_INTERVAL
@@ -35,9 +35,9 @@ REWARD_METRICS = {SAMPLED_METRIC: "reward@k", GREEDY_METRIC: "reward"}  # means,
 
 
 class Draw(Protocol):
-    """Draws `sampling.n` completions for each problem: outer list problems, in the order given, inner list n."""
+    """Draws `sampling.n` completions for each problem: by set, then by problem, in the order given."""
 
-    def __call__(self, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
+    def __call__(self, asked: Sequence[Asked]) -> Sequence[Sequence[Sequence[Completion]]]:
         """`oar.evaluation.draw.draw` with its source bound is one."""
 
 
@@ -153,9 +153,12 @@ def evaluate(
     _check_sampling(chosen)
     for benchmark, problems in problems_by_benchmark.items():
         _check_problems(benchmark, problems)
+    asked = [
+        Asked(problems, chosen[benchmark], derive_seed(seed, "evaluation", benchmark))
+        for benchmark, problems in problems_by_benchmark.items()
+    ]
     graded: dict[str, list[list[Sample]]] = {}
-    for benchmark, problems in problems_by_benchmark.items():
-        groups = draw(problems, chosen[benchmark], seed=derive_seed(seed, "evaluation", benchmark))
+    for (benchmark, problems), groups in zip(problems_by_benchmark.items(), draw(asked), strict=True):
         _check_groups(benchmark, len(problems), groups, chosen[benchmark].n)
         graded[benchmark] = _grade(problems, groups, task, reward, derive_seed(seed, "reward", benchmark))
     rewarded = reward != ANSWER or any(one.scored_as for problems in problems_by_benchmark.values() for one in problems)

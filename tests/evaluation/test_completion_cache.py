@@ -14,12 +14,12 @@ import pytest
 from oar.common.errors import ConfigError, DataError, EngineError
 from oar.config.evaluation import Sampling
 from oar.evaluation.completion_cache import Kept
-from oar.evaluation.draw import Completion, draw, problem_seeds
+from oar.evaluation.draw import Asked, Completion, draw
 from oar.tasks.problem import Problem
 
 PROBLEMS = [Problem(id=f"p{i}", question=f"q{i}", answer=str(i), benchmark="toy") for i in range(5)]
 SAMPLING = Sampling(n=2, temperature=1.0, max_new_tokens=8)
-ORDER = (3, 0, 4, 1, 2)  # completions come as they are done
+ORDER = (3, 0, 6, 4, 1, 2, 5)  # completions come as they are done
 
 
 class Server:
@@ -30,14 +30,15 @@ class Server:
         self.asked: list[str] = []
 
     def __call__(
-        self, problems: Sequence[Problem], sampling: Sampling, *, seeds: Sequence[int]
+        self, problems: Sequence[Problem], samplings: Sequence[Sampling], *, seeds: Sequence[int]
     ) -> Iterator[tuple[int, list[Completion]]]:
         for index in [index for index in ORDER if index < len(problems)]:
             if len(self.asked) == self.lasts:
                 raise EngineError("the engine is gone.")
             problem, seed = problems[index], seeds[index]
             self.asked.append(problem.id)
-            yield index, [Completion(problem.question, f"\u2028{seed}\n{at}", 3, "stop") for at in range(sampling.n)]
+            said = [f"\u2028{seed}\n{at}" for at in range(samplings[index].n)]
+            yield index, [Completion(problem.question, text, 3, "stop") for text in said]
 
 
 def kept(server: Server, folder: Path, **changes: object) -> Kept:
@@ -45,17 +46,30 @@ def kept(server: Server, folder: Path, **changes: object) -> Kept:
     return Kept(server, folder, **fields)  # type: ignore[arg-type]
 
 
-def run(one: Kept, sampling: Sampling = SAMPLING, problems: Sequence[Problem] = PROBLEMS, seed: int = 1) -> object:
-    return one(problems, sampling, seed=seed, watch=lambda done, tokens: None)
+ASKED = Asked(PROBLEMS, SAMPLING, 1)
+
+
+def run(one: Kept, asked: Asked = ASKED) -> object:
+    return one(asked, lambda done, tokens: None)
+
+
+def plain(asked: Asked = ASKED) -> object:
+    (groups,) = draw(Server(), [asked])
+    return groups
 
 
 def test_without_an_interruption_it_is_the_plain_draw(tmp_path: Path) -> None:
     server = Server()
     told: list[tuple[int, int]] = []
-    groups = kept(server, tmp_path)(PROBLEMS, SAMPLING, seed=1, watch=lambda *one: told.append(one))
-    assert groups == draw(Server(), PROBLEMS, SAMPLING, seed=1)
-    assert groups[3][1] == Completion("q3", f"\u2028{problem_seeds(1, 5)[3]}\n1", 3, "stop")
+    groups = kept(server, tmp_path)(ASKED, lambda *one: told.append(one))
+    assert groups == plain()
+    assert groups[3][1] == Completion("q3", f"\u2028{ASKED.seeds()[3]}\n1", 3, "stop")
     assert told == [(0, 0), (1, 6), (2, 6), (3, 6), (4, 6), (5, 6)]
+
+
+def test_sets_that_are_drawn_at_once_get_what_they_get_alone() -> None:
+    other = Asked(PROBLEMS[1:3], Sampling(n=1, temperature=0.0, max_new_tokens=4), 2)
+    assert draw(Server(), [other, ASKED]) == [plain(other), plain()]
 
 
 def test_what_was_drawn_before_a_failure_is_not_drawn_again(tmp_path: Path) -> None:
@@ -64,7 +78,7 @@ def test_what_was_drawn_before_a_failure_is_not_drawn_again(tmp_path: Path) -> N
     second = Server()
     groups = run(kept(second, tmp_path))
     assert sorted(second.asked) == ["p1", "p2"]
-    assert groups == draw(Server(), PROBLEMS, SAMPLING, seed=1)  # the seeds are those of the unbroken draw
+    assert groups == plain()  # the seeds are those of the unbroken draw
     third = Server(lasts=0)
     assert run(kept(third, tmp_path)) == groups
     assert third.asked == []
@@ -85,13 +99,10 @@ def test_what_was_drawn_before_a_failure_is_not_drawn_again(tmp_path: Path) -> N
 def test_what_something_else_made_is_not_taken(tmp_path: Path, change: dict[str, object]) -> None:
     run(kept(Server(), tmp_path))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    call = {key: change.pop(key) for key in ("sampling", "problems", "seed") if key in change}
+    asked = replace(ASKED, **{key: change.pop(key) for key in ("sampling", "problems", "seed") if key in change})  # type: ignore[arg-type]
     server = Server()
-    assert run(kept(server, tmp_path, **change), **call) == draw(  # type: ignore[arg-type]
-        Server(),
-        **({"problems": PROBLEMS, "sampling": SAMPLING, "seed": 1} | call),  # type: ignore[arg-type]
-    )
-    assert len(server.asked) == len(call.get("problems", PROBLEMS))  # type: ignore[arg-type]
+    assert run(kept(server, tmp_path, **change), asked) == plain(asked)
+    assert len(server.asked) == len(asked.problems)
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -139,7 +150,7 @@ def test_a_problem_twice_is_named(tmp_path: Path) -> None:
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     one = kept(Server(), tmp_path)
-    with one.path(PROBLEMS, SAMPLING, 1).open("ab") as file:
+    with one.path(ASKED).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="another evaluation"):
             run(one)

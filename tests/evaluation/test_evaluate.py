@@ -8,7 +8,7 @@ import pytest
 
 from oar.common.errors import ConfigError, DataError, OarError
 from oar.config.evaluation import Sampling
-from oar.evaluation.draw import Completion
+from oar.evaluation.draw import Asked, Completion
 from oar.evaluation.evaluate import EvaluationResult, concatenate, evaluate
 from oar.evaluation.pass_at_k import Group
 from oar.tasks.problem import Problem
@@ -45,12 +45,15 @@ class Policy:
     def __init__(self) -> None:
         self.seeds: list[int] = []
 
-    def __call__(self, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
-        self.seeds.append(seed)
+    def __call__(self, asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+        self.seeds += [one.seed for one in asked]
         drawn = [("think#0", "stop"), ("thinking", "length")]
         return [
-            [Completion(problem.question, text, len(text), reason) for text, reason in drawn[: sampling.n]]
-            for problem in problems
+            [
+                [Completion(problem.question, text, len(text), reason) for text, reason in drawn[: one.sampling.n]]
+                for problem in one.problems
+            ]
+            for one in asked
         ]
 
 
@@ -60,8 +63,11 @@ class Scripted:
     def __init__(self, **answers: Sequence[str]) -> None:
         self.answers = answers
 
-    def __call__(self, problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
-        return [[Completion("", f"#{said}", 2, "stop") for said in self.answers[one.benchmark]] for one in problems]
+    def __call__(self, asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+        return [
+            [[Completion("", f"#{said}", 2, "stop") for said in self.answers[of.benchmark]] for of in one.problems]
+            for one in asked
+        ]
 
 
 def run(
@@ -165,20 +171,22 @@ def test_benchmarks_have_seeds_of_their_own_that_repeat() -> None:
     assert len(set(first.seeds)) == 2
 
 
-def lose_a_sample(problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
-    groups = [list(group) for group in Policy()(problems, sampling, seed=seed)]
-    groups[1].pop()
-    return groups
+def lose_a_sample(asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+    drawn = Policy()(asked)
+    drawn[0][1].pop()
+    return drawn
 
 
-def move_a_sample(problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
-    groups = [list(group) for group in Policy()(problems, sampling, seed=seed)]
-    groups[0].append(groups[1].pop())  # the total is right
-    return groups
+def move_a_sample(asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+    drawn = Policy()(asked)
+    drawn[0][0].append(drawn[0][1].pop())  # the total is right
+    return drawn
 
 
-def lose_a_problem(problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> Sequence[Sequence[Completion]]:
-    return Policy()(problems, sampling, seed=seed)[:-1]
+def lose_a_problem(asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+    drawn = Policy()(asked)
+    drawn[0].pop()
+    return drawn
 
 
 @pytest.mark.parametrize("draw", [lose_a_sample, move_a_sample, lose_a_problem])

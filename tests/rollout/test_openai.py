@@ -30,7 +30,7 @@ def fake(tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 
 def drawn(url: str, prompts: list[str], seeds: list[int], timeout_s: float = 30.0) -> dict[int, list[TextCompletion]]:
-    return dict(OpenAIClient(url, timeout_s).stream(prompts, SAMPLING, seeds=seeds))
+    return dict(OpenAIClient(url, timeout_s).stream(prompts, [SAMPLING] * len(prompts), seeds=seeds))
 
 
 def test_texts_come_with_their_prompt_and_in_order(fake: Callable[..., str]) -> None:

@@ -10,7 +10,7 @@ from reasoning_gym.factory import DATASETS
 from oar.common.errors import ConfigError, DataError
 from oar.config import TrainConfig, build, validated
 from oar.config.evaluation import Sampling
-from oar.evaluation.draw import Completion
+from oar.evaluation.draw import Asked, Completion
 from oar.evaluation.evaluate import evaluate
 from oar.learner.distributed import ALONE
 from oar.rollout.types import Rollout
@@ -232,12 +232,10 @@ def test_a_step_learns_from_fractions(tmp_path: Path) -> None:
 
 
 def test_the_mean_score_stands_beside_the_accuracy() -> None:
-    def draw(problems: Sequence[Problem], sampling: Sampling, *, seed: int) -> list[list[Completion]]:
-        texts = [[f"#### {one.answer}", f"#### {one.answer} legs"] for one in problems]
-        return [
-            [Completion(one.question, text, 3, "stop") for text in said]
-            for one, said in zip(problems, texts, strict=True)
-        ]
+    def draw(asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+        (one,) = asked
+        texts = ["#### {}", "#### {} legs"]
+        return [[[Completion(of.question, text.format(of.answer), 3, "stop") for text in texts] for of in one.problems]]
 
     sets = {"leg_counting": benchmark()["leg_counting"]}
     sampling = {"leg_counting": Sampling(n=2, temperature=1.0, max_new_tokens=8)}

@@ -50,16 +50,18 @@ class OpenAIClient:
         return self._served
 
     def stream(
-        self, prompts: Sequence[str], sampling: Sampling, *, seeds: Sequence[int]
+        self, prompts: Sequence[str], samplings: Sequence[Sampling], *, seeds: Sequence[int]
     ) -> Iterator[tuple[int, list[TextCompletion]]]:
-        """The `sampling.n` completions of each prompt as soon as they are there, with its position; a seed for each prompt.
+        """The completions of each prompt as soon as they are there, with its position; a sampling and a seed for each prompt.
 
         Whether the same seed gives the same completions is the server's affair.
         """
         model = self.model()
-        ids = {"stop_token_ids": list(sampling.stop_token_ids)} if self.stops_on_ids() else {}
+        stops_on_ids = self.stops_on_ids()
 
         def complete(index: int) -> list[TextCompletion]:
+            sampling = samplings[index]
+            ids = {"stop_token_ids": list(sampling.stop_token_ids)} if stops_on_ids else {}
             request = {
                 "model": model,
                 "prompt": prompts[index],
