@@ -53,6 +53,7 @@ MISSING = {
     "spo": _CONTINUATIONS,
     "spo_tree": "completions that are a tree, which the learner's own engine draws",
     "prime": "a reward model that learns beside the policy",
+    "value_head": "a value head that learns beside the policy",
     "serl": f"{_MARKS} and its feedback",
     "sdpg": _LOSS,
     "sdpo": _LOSS,
@@ -114,7 +115,7 @@ def _missing(own: CreditSignal) -> str | None:
     if needs_continuations(own):
         return _CONTINUATIONS
     if getattr(own, "learned", None) is not None:
-        return MISSING["prime"]
+        return "a model that learns beside the policy"
     return "a verifier's verdicts" if shown_column(own) not in (None, "answer", "solution") else None
 
 

@@ -1,4 +1,4 @@
-"""What stands beside the policy, where a method or a probe asks for it: a starting model, a teacher, reward models, a KL term."""
+"""What stands beside the policy, where a method or a probe asks for it: a starting model, a teacher, reward models, values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,15 +16,17 @@ from oar.learner.credit import Method
 from oar.learner.kl_by_class import AdaptedKl
 from oar.learner.reward_model import RewardModel
 from oar.learner.teacher import TEACHER_FOLDER, follow, load_beside, save_beside
+from oar.learner.value_head import LearnedValues
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import score_completions
+from oar.method.importance import ImplicitReward, ValueHead
 from oar.model.load import load_policy, load_scorer, load_tokenizer
 
 
 @dataclass
 class Beside:
     """reference: the frozen starting model; teacher: who has a privileged look, None for the policy itself; reward_model: one
-    that is trained beside the policy; scorer: the frozen one of probe=reward_model.
+    that is trained beside the policy; value_head: likewise, on the policy's states; scorer: the frozen one of probe=reward_model.
 
     Every rank holds them whole. None where nobody asks for them.
     """
@@ -33,6 +35,7 @@ class Beside:
     reference: PreTrainedModel | None = None
     teacher: PreTrainedModel | None = None
     reward_model: RewardModel | None = None
+    value_head: LearnedValues | None = None
     adapted_kl: AdaptedKl | None = None
     scorer: PreTrainedModel | None = None
 
@@ -47,7 +50,9 @@ class Beside:
             beside.scorer = load_scorer(cfg.probe.path, load_tokenizer(start), dtype)
         if of_method.follows:
             beside.teacher = load_beside(start, None if checkpoint is None else checkpoint / TEACHER_FOLDER, dtype)
-        if method.learned is not None:
+        if isinstance(method.learned, ValueHead):
+            beside.value_head = LearnedValues(method.learned, cfg.learner, checkpoint)
+        if isinstance(method.learned, ImplicitReward):
             assert reference is not None  # it is asked for
             beside.reward_model = RewardModel.loaded(method.learned, cfg.learner, start, checkpoint, reference)
         if method.kl_by_class is not None:
@@ -59,12 +64,18 @@ class Beside:
         """The reference of the objective's KL term, where it has one."""
         return self.reference if self.cfg.learner.kl_coef > 0 else None
 
-    def look(self, graded: GradedBatch, clock: Clock) -> Mapping[str, Any]:
-        """What `CreditInputs` has by these names: models, and what they say of a step's completions, a row each."""
+    def look(self, policy: PreTrainedModel, graded: GradedBatch, rewards: Tensor, clock: Clock) -> Mapping[str, Any]:
+        """What `CreditInputs` has by these names: models, and what they say of a step's completions, a row each.
+
+        rewards (B,): what the completions earned.
+        """
         known: dict[str, Any] = {"teacher": self.teacher, "reference": self.reference}
         if self.reward_model is not None:
             with clock("scoring"):
                 known["process_rewards"] = self.reward_model.rewards(graded.batch)
+        if self.value_head is not None:
+            with clock("scoring"):
+                known["state_values"] = self.value_head.values(policy, graded.batch, rewards)
         if self.adapted_kl is not None:
             with clock("scoring"):
                 known["reference_logprobs"] = self._reference_logprobs(graded.batch)
@@ -76,6 +87,8 @@ class Beside:
         metrics: dict[str, float] = {}
         if self.reward_model is not None:
             metrics |= self.reward_model.learn(graded.batch, graded.correct)
+        if self.value_head is not None:
+            metrics |= self.value_head.learn()
         if self.adapted_kl is not None:
             metrics |= self.adapted_kl.learn(graded, old_logprobs, known["reference_logprobs"])
         return metrics
@@ -91,6 +104,8 @@ class Beside:
             save_beside(self.teacher, checkpoint / TEACHER_FOLDER)
         if self.reward_model is not None:
             self.reward_model.save(checkpoint)
+        if self.value_head is not None:
+            self.value_head.save(checkpoint)
         if self.adapted_kl is not None:
             self.adapted_kl.save(checkpoint)
 

@@ -25,6 +25,7 @@ from oar.method.importance import (
     ImplicitReward,
     TreeAdvantages,
     UniformImportance,
+    ValueHead,
     gives,
     needs_batch,
     needs_continuations,
@@ -80,8 +81,8 @@ class Method:
             )
         if method.learned is not None and (cfg.learner.ranks > 1 or cfg.learner.compute_dtype != "float32"):
             raise ConfigError(
-                "learner.ranks must be 1 and learner.compute_dtype float32 where a method trains a reward model, which one rank "
-                f"holds whole, but are {cfg.learner.ranks} and {cfg.learner.compute_dtype}."
+                "learner.ranks must be 1 and learner.compute_dtype float32 where a method trains a reward model or a value head, "
+                f"which one rank holds whole, but are {cfg.learner.ranks} and {cfg.learner.compute_dtype}."
             )
         if method.kl_by_class is not None and cfg.learner.ranks > 1:
             raise ConfigError(
@@ -118,8 +119,8 @@ class Method:
         return getattr(self.signal, "spellings", False)
 
     @property
-    def learned(self) -> ImplicitReward | None:
-        """How the reward model learns that is trained beside the policy, where there is one (`learned` of the signal)."""
+    def learned(self) -> ImplicitReward | ValueHead | None:
+        """How the reward model or the value head learns that is trained beside the policy, if any (`learned` of the signal)."""
         return getattr(self.signal, "learned", None)
 
     @property
@@ -135,7 +136,7 @@ class Method:
     @property
     def needs_reference(self) -> bool:
         """Whether it compares with the starting model: by a reward model, or `needs_reference` of the auxiliary loss."""
-        return self.learned is not None or getattr(self.auxiliary, "needs_reference", False)
+        return isinstance(self.learned, ImplicitReward) or getattr(self.auxiliary, "needs_reference", False)
 
     @property
     def all_contribute(self) -> bool:

@@ -163,7 +163,7 @@ class Learner:
     def credit(self, graded: GradedBatch, advantages: Tensor, clock: Clock) -> StepCredit:
         """The method as it credits the completions of this step."""
         known = {
-            **self.beside.look(graded, clock),
+            **self.beside.look(self.model, graded, self.rewards(graded), clock),
             "announcement": self.task.encode_marker(self.cfg.probe.conclude),
             "step_end_ids": self.step_end_ids,
         }

@@ -18,6 +18,7 @@ from oar.method.importance import (
     GradientImportance,
     GradientNormImportance,
     GrailWeights,
+    ImplicitReward,
     ImplicitRewardAdvantages,
     InvertedImportance,
     PerturbationImportance,
@@ -25,6 +26,7 @@ from oar.method.importance import (
     ShuffledImportance,
     SignedAdvantages,
     SignMatchedImportance,
+    ValueHeadAdvantages,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
@@ -88,7 +90,7 @@ def memory_of(
         learner["reference"] = size * n
     if cfg.method.teacher.follows:
         learner["teacher"] = size * n
-    if method.learned is not None:  # with gradients and two moments
+    if isinstance(method.learned, ImplicitReward):  # with gradients and two moments
         learner["reward_model"] = 4 * FLOAT32 * n
     if scorer is not None:
         learner["scorer"] = size * replace(scorer, tied=True).parameters
@@ -163,7 +165,9 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
             return own * _activations(model, size, _at_once(cfg, assume, most), checkpointing)
         case SelfDistilledWeights(max_tokens_per_forward=most):
             return _without_graph(model, size, _at_once(cfg, assume, most))
-        case ExactWeights() | ExactAdvantages() | ImplicitRewardAdvantages():  # a whole micro-batch at a time
+        case (
+            ExactWeights() | ExactAdvantages() | ImplicitRewardAdvantages() | ValueHeadAdvantages()
+        ):  # a whole micro-batch
             return _without_graph(model, size, largest_micro_batch(cfg, assume))
         case GradientImportance(max_tokens_per_forward=most):
             return _noisy_gradient(cfg, model, assume, most)

@@ -30,6 +30,7 @@ from oar.method.importance import (
     SignMatchedImportance,
     TokenBaseline,
     TreeAdvantages,
+    ValueHeadAdvantages,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
@@ -183,6 +184,8 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             return taught(lengths, context)
         case ImplicitRewardAdvantages():  # scores by two models, then one of them learns beside the other
             return scored_first + whole * 6 + Work(read=whole.read)
+        case ValueHeadAdvantages():  # one more forward, which no logits are read from
+            return scored_first + lengths.forward(lengths.completion, 0)
         case InformationAdvantages():
             return scored_first + _prefixes(lengths)
         case ExactWeights() | ExactAdvantages():  # one more forward, which scores the right tokens

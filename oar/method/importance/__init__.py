@@ -34,6 +34,7 @@ from oar.method.importance.shear import ShearWeights
 from oar.method.importance.signed import CounterfactualDrop, GradientDrop, SignedAdvantages, SignMatchedImportance
 from oar.method.importance.token_baseline import TokenBaseline
 from oar.method.importance.tree import TreeAdvantages
+from oar.method.importance.value_head import ValueHead, ValueHeadAdvantages
 
 __all__ = [
     "ActionWeights",
@@ -70,6 +71,8 @@ __all__ = [
     "TokenBaseline",
     "TreeAdvantages",
     "UniformImportance",
+    "ValueHead",
+    "ValueHeadAdvantages",
     "gives",
     "needs_batch",
     "needs_continuations",

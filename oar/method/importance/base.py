@@ -31,8 +31,9 @@ class CreditInputs:
     update, None for those of `scores`; correct (B,): whether the verifier took the answer; announcement: the token ids that
     announce an answer; step_end_ids: those that end a step of the reasoning, None where nobody has said them;
     spellings (B, V, K): token ids of the right answer in other spellings than `batch.gold_ids`, -1 behind their end, None where
-    nobody has said them; process_rewards (B, T): of a reward model, None where there is none; reference_logprobs (B, T) and
-    kl_coefficients (B,): of the starting model, and of a KL term by class of problem, None where nobody has said them.
+    nobody has said them; process_rewards (B, T): of a reward model, None where there is none; state_values (B, T): of a value
+    head, of the state that each token is drawn from, None where there is none; reference_logprobs (B, T) and kl_coefficients
+    (B,): of the starting model, and of a KL term by class of problem, None where nobody has said them.
     """
 
     model: PreTrainedModel
@@ -56,6 +57,7 @@ class CreditInputs:
     step_end_ids: Tensor | None = None
     spellings: Tensor | None = None
     process_rewards: Tensor | None = None
+    state_values: Tensor | None = None
     reference_logprobs: Tensor | None = None
     kl_coefficients: Tensor | None = None
 
@@ -118,6 +120,12 @@ class CreditInputs:
             )
         return self.process_rewards
 
+    def known_state_values(self) -> Tensor:
+        """(B, T) of a value head. Raises DataError where there is none."""
+        if self.state_values is None:
+            raise DataError("This method trains a value head beside the policy, but was called without: train with it.")
+        return self.state_values
+
     def known_neutral_id(self) -> int:
         """What counterfactual=text puts in a token's place. Raises DataError where nobody has said it."""
         if self.neutral_id is None:
@@ -152,7 +160,7 @@ class CreditInputs:
 
 BY_COMPLETION = (
     *("advantages", "groups", "rewards", "values", "old_logprobs", "correct"),
-    *("spellings", "process_rewards", "reference_logprobs", "kl_coefficients"),
+    *("spellings", "process_rewards", "state_values", "reference_logprobs", "kl_coefficients"),
 )
 
 
