@@ -61,17 +61,22 @@ def judge(folder: Path, *, analysis: Mapping[str, object]) -> None:
 
     `analysis`: what judges, for provenance.json. Raises DataError where the folder holds no table whose statistics are known.
     """
-    name = folder.resolve().name
     kind = next((of for file, of in KINDS.items() if (folder / file).is_file()), None)
     if kind is not None:
         provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
         kind(folder, provenance | {"analysis": dict(analysis)})
         return
-    drawn, table = pictures_of(folder), folder / f"{name}.csv"
-    if drawn is None or not table.is_file():
+    drawn = pictures_of(folder)
+    if drawn is None or not (table := table_of(folder, drawn)).is_file():
         raise DataError(f"{folder} must hold one of {', '.join([*KINDS, *pictures()])}, but has none: correct folders.")
     for file, draw in drawn.items():
         draw(pd.read_csv(table), folder / file)
+
+
+def table_of(folder: Path, drawn: Pictures) -> Path:
+    """The table behind the pictures: called as the folder, or where the folder has a name of its own as the first picture."""
+    own = folder / f"{folder.resolve().name}.csv"
+    return own if own.is_file() else folder / Path(next(iter(drawn))).with_suffix(".csv")
 
 
 def pictures_of(folder: Path) -> Pictures | None:
@@ -90,7 +95,11 @@ def pictures() -> dict[str, Pictures]:
         **signals.PICTURES,
         **{
             name: {"fidelity.png": partial(draw_fidelity, lead=tuple(one.pairs[0]), series=one.series)}
-            for name, one in (("fidelity", fidelity), ("smollm2/fidelity", pretrained))
+            for name, one in (
+                ("fidelity", fidelity),
+                ("smollm2/fidelity", pretrained),
+                ("smollm2/solutions", pretrained),
+            )
         },
         "gradient_signal": gradient_signal.pictures(reference=gradient.reference, judged=gradient.judged),
         "sheet_gradients": gradient_signal.pictures(reference=gradient.reference, judged=sheets.judged),

@@ -104,7 +104,8 @@ def main(config: DictConfig) -> None:
         judged=cfg.judged,
         costs=costs,
         run={
-            key: getattr(cfg, key) for key in ("units", "prompts", "seed", "target", "arms", "conditions", "foretold")
+            key: getattr(cfg, key)
+            for key in ("overrides", "units", "prompts", "seed", "target", "arms", "conditions", "foretold")
         },
         provenance=collect_provenance(asdict(cfg), started=started, git=git),
     )

@@ -67,13 +67,14 @@ def signal_table(
     learning rate `lr` is expected to bring, to first order: lr <m*, m / sqrt(v)> with v, parameter by parameter, the mean
     square of a batch's gradient, which AdamW divides by; and its ratio; not for a batch without end. For `classes`, arms
     whose gradients add up to the reference's: the share of <m*, m> (signal) and of tr S (noise) that each has; batch is NaN.
+    What is divided by the length of a gradient that noise hides, in all units or without one of them, is NaN.
     Raises DataError where TARGET or the reference is missing.
     """
     for name in (TARGET, reference, *classes):
         if name not in gradients:
             raise DataError(f"Gradients must be there for the arm {name!r}, but are of {', '.join(gradients)}.")
     target = gradients[TARGET]
-    length = np.sqrt(np.maximum(Products.of(target, target).across, np.finfo(float).tiny))
+    length = _root(Products.of(target, target).across)
     arms = [name for name in gradients if name != TARGET]
     own = {name: Products.of(gradients[name], gradients[name]) for name in arms}
     towards = {name: Products.of(target, gradients[name]).across for name in arms}
@@ -132,7 +133,12 @@ def best_weights(parts: NDArray[np.float32], target: NDArray[np.float32], batch:
 
 def _size(own: Products, batch: float) -> Floats:
     """Root mean square length of a batch's gradient."""
-    return np.sqrt(np.maximum(own.across + (own.same - own.across) / batch, np.finfo(float).tiny))
+    return _root(own.across + (own.same - own.across) / batch)
+
+
+def _root(squares: Floats) -> Floats:
+    """NaN where the unbiased estimate of a square is no square: noise hides the length."""
+    return np.sqrt(np.where(squares > 0, squares, np.nan))
 
 
 def _preconditioned(target: NDArray[np.float32], gradient: NDArray[np.float32], batch: float) -> Floats:
@@ -145,7 +151,9 @@ def _preconditioned(target: NDArray[np.float32], gradient: NDArray[np.float32], 
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:
-    """Estimate and jackknife interval of `values` (units + 1,): all units, then each left out."""
+    """Estimate and jackknife interval of `values` (units + 1,): all units, then each left out; NaN where one of them is."""
+    if np.isnan(values).any():
+        return np.nan, np.nan, np.nan
     left_out = values[1:]
     error = np.sqrt((len(left_out) - 1) / len(left_out) * np.sum((left_out - left_out.mean()) ** 2))
     return float(values[0]), float(values[0] - Z * error), float(values[0] + Z * error)

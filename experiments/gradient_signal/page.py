@@ -68,7 +68,7 @@ def cell_texts(table: pd.DataFrame) -> dict[tuple[str, str, float, str], str]:
         large = row["metric"] == FACT and row["value"] >= 1000
         text = f"{row['value']:.0f}" if large else f"{row['value']:.3g}"
         if row["metric"] != FACT:
-            text += f" [{row['low']:.3g}, {row['high']:.3g}]"
+            text = f"{text} [{row['low']:.3g}, {row['high']:.3g}]" if np.isfinite(row["value"]) else "hidden by noise"
         texts[row["metric"], row["arm"], row["batch"], row["condition"]] = text
     return texts
 

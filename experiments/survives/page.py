@@ -43,7 +43,7 @@ def write_survives(
         embedded=embedded,
         programs=programs,
         costs=None if steps is None else steps.to_dict("records"),
-        measured_there=[one for one in programs if (folder / one / f"{one}.md").is_file()],
+        measured_there=[one for one in programs if (folder / one / "provenance.json").is_file()],
     )
 
 

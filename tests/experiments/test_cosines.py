@@ -83,6 +83,17 @@ def test_noise_is_not_taken_for_signal() -> None:
     assert abs(found) < 0.05 * 100 * np.abs(noise).mean() * 50  # what the same units would have given
 
 
+def test_a_length_that_noise_hides_is_no_number() -> None:
+    """Opposite units: the mean square of what is left of them without noise is below 0."""
+    signal = np.tile(np.array([1.0, 0.0], dtype=np.float32), (6, 1))
+    gradients = {TARGET: signal, "plain": signal, "noisy": np.array([[0.0, 1.0], [0.0, -1.0]] * 3, dtype=np.float32)}
+    table = signal_table(gradients, reference="plain", classes=[], batches=[1, INF], lr=1.0)
+    noisy = table[(table["arm"] == "noisy") & (table["metric"] == ALIGNMENT_RATIO)].set_index("batch")
+    assert noisy.loc[INF, ["value", "low", "high"]].isna().all()
+    assert noisy.loc[1, ["value", "low", "high"]].notna().all()
+    assert value(table, "plain", ALIGNMENT_RATIO, INF)[0] == 1
+
+
 def test_the_gain_of_a_step_without_noise_is_that_of_signs() -> None:
     """AdamW divides each parameter's gradient by its own size: lr in the direction of its sign, whatever its scale."""
     target = np.tile(np.array([2.0, -1.0, 0.5, 0.0], dtype=np.float32), (4, 1))

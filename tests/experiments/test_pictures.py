@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from experiments.reanalyse import pictures_of
+from experiments.reanalyse import pictures_of, table_of
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.page import read_levels
 from experiments.study.ceilings import STEPS, draw_standing, summarised
@@ -56,7 +56,7 @@ def drawn_by(folder: Path) -> None:
         found: Pictures | None = pictures_of(folder)
         assert found is not None
         for draw in found.values():
-            draw(pd.read_csv(folder / f"{name}.csv"), nowhere)
+            draw(pd.read_csv(table_of(folder, found)), nowhere)
 
 
 WITH_PICTURES = sorted({str(file.parent.relative_to(RESULTS)) for file in RESULTS.rglob("*.png")})

@@ -132,7 +132,8 @@ def test_its_programs_can_be_composed_and_know_what_is_asked_of_them() -> None:
         for name, (module, *overrides) in cfg.programs.items()
     }
     for finding in cfg.findings.values():
-        program, where = made[finding.where["file"].split("/")[0]], finding.where | finding.there
+        where = finding.where | finding.there
+        program = made[where["file"].split("/")[0]]
         assert where.get("condition", "english") in program.get("conditions", ["english"])
         assert where.get("model", "base") in program.get("models", ["base"])
         for name in (*where.get("signal", "uniform").split(" - "), where.get("arm", "grpo")):
