@@ -67,7 +67,8 @@ def write_fidelity_page(table: pd.DataFrame, provenance: dict[str, Any], folder:
 
 def write_gradient_page(table: pd.DataFrame, provenance: dict[str, Any], folder: Path) -> None:
     cfg = config("gradient_signal", *overrides(provenance))
-    run = {key: getattr(cfg, key) for key in ("units", "prompts", "seed", "target", "arms", "conditions", "foretold")}
+    told = ("overrides", "units", "prompts", "seed", "target", "arms", "conditions", "foretold")
+    run = {key: getattr(cfg, key) for key in told}
     write_gradient_signal(
         cfg.name, table, folder, reference=cfg.reference, judged=cfg.judged, run=run, provenance=provenance
     )

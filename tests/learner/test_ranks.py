@@ -51,7 +51,7 @@ def without(names: tuple[str, ...], metrics: dict[str, float]) -> dict[str, floa
     return {name: value for name, value in metrics.items() if name not in names}
 
 
-def assert_alike(one: Result, two: Result, close: float) -> None:
+def assert_alike(one: Result, two: Result, close: float, shares: float = 4e-3) -> None:
     (curve, weights), (other_curve, other_weights) = one, two
     assert len(curve) == len(other_curve)
     for expected, found in zip(curve, other_curve, strict=True):
@@ -61,7 +61,7 @@ def assert_alike(one: Result, two: Result, close: float) -> None:
         assert without(SHARES, found) == pytest.approx(without(SHARES, expected), abs=coarse, rel=coarse)
         # A token at the gate's quantile may fall on either side of it by a rounding: two of 500 tokens.
         assert {name: found[name] for name in SHARES} == pytest.approx(
-            {name: expected[name] for name in SHARES}, abs=4e-3
+            {name: expected[name] for name in SHARES}, abs=shares
         )
     assert set(weights) == set(other_weights)
     for name, weight in weights.items():
@@ -76,7 +76,10 @@ def result_in(folder: Path, name: str) -> Result:
 def test_two_ranks_learn_what_one_learns(name: str, on_two: Path) -> None:
     with joined(config(*RUNS[name]).learner) as ranks:
         alone = train(on_two / "start", ranks, *RUNS[name])
-    assert_alike(alone, result_in(on_two, name), 1e-5 if "bfloat16" not in name else 1e-3)
+    # Gains of an untaught model are alike, and divided by how little they differ: a rounding may take one completion of nine to
+    # the other side of a weight of 1, and a gradient's norm moves by thousandths.
+    close, shares = (5e-4, 0.15) if name == "gains" else (1e-3 if "bfloat16" in name else 1e-5, 4e-3)
+    assert_alike(alone, result_in(on_two, name), close, shares)
     curve, weights = alone
     assert all(metrics["train/grad_norm"] > 0.003 for metrics in curve)
     idle = [metrics["train/zero_advantage_groups"] for metrics in curve]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.gradient_signal import __main__ as gradient_signal
+from experiments.gradient_signal.cosines import ALIGNMENT, ALIGNMENT_RATIO
 from experiments.inspect_credit.signals import model_signals
 from experiments.signals.disturbance import disturbance, replaced_tokens
 from oar.analysis.signals.examine import Subject, examine, gated, signal_importance
@@ -65,7 +66,8 @@ def test_gradients_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(gradient_signal, "drawn", lambda _, __, model, task: demonstrations(task, model.device))
     with pretended_gpu():
         table = gradient_signal.measure(cfg, arms, tmp_path, lambda _: None)
-    assert np.isfinite(table["value"]).all()
+    assert np.isfinite(table.loc[~table["metric"].isin([ALIGNMENT, ALIGNMENT_RATIO]), "value"]).all()
+    assert np.isfinite(table["value"]).mean() > 0.5  # noise hides some lengths of an untaught model's gradients
 
 
 @pytest.mark.parametrize("method", ["grpo", "oar_g", "oar_p"])
