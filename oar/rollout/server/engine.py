@@ -60,7 +60,7 @@ class EngineOptions:
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--max-num-seqs", str(self.max_num_seqs), "--uvicorn-log-level", "warning"),
             *("--load-format", "safetensors", "--middleware", "oar.rollout.server.guard.Guard"),
-            *("--enable-scale-out", "--disable-log-stats"),  # the route of token ids; no statistics of every token
+            "--enable-scale-out",  # the route of token ids
             *SERVER_ARGUMENTS[self.sync],
             *(self._gpu_arguments() if torch.cuda.is_available() else self._cpu_arguments()),
         ]
