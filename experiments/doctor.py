@@ -83,6 +83,14 @@ def packages() -> Check:
     )
 
 
+def bfloat16() -> Check:
+    """Whether the processor multiplies in bfloat16 itself; else a model in bfloat16 is no faster than one in float32."""
+    import torch
+
+    found = [name for name, has in torch.cpu.get_capabilities().items() if "bf16" in name and has]
+    return Check("bfloat16", f"by the processor ({', '.join(found)})" if found else "not by the processor")
+
+
 def gpu() -> Check:
     """The GPU, and whether torch can use it."""
     import torch
@@ -180,6 +188,7 @@ def checks(with_engine: bool, waiting: AbstractContextManager[object]) -> Iterat
     if pinned.mend:
         return
     yield Check("Cores", f"{len(os.sched_getaffinity(0))} ({cpu_model() or 'unknown processor'})")
+    yield bfloat16()
     yield from rooms()
     yield gpu()
     yield wandb_account()

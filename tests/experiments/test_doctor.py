@@ -1,6 +1,7 @@
 """The doctor's verdict follows from what it finds, and its exit code from the verdict."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,11 @@ def test_a_second_copy_behind_on_the_path_is_not_the_one_in_use(
     assert doctor.packages().mend is None
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert "packaging is 1.0" in doctor.packages().found
+
+
+def test_bfloat16_is_the_processors_where_the_kernel_says_so() -> None:
+    flags = Path("/proc/cpuinfo").read_text()
+    assert doctor.bfloat16().found.startswith("by ") == bool(re.search(r"\b(avx512_|amx_)?bf16\b", flags))
 
 
 def test_space_below_the_need_is_the_thing_to_mend() -> None:
