@@ -96,10 +96,10 @@ class Tables:
         return found[key]
 
     def machines(self) -> dict[str, list[str]]:
-        """GPU or processor: the folders that were measured with it."""
+        """GPU or processor: the folders that were measured with it, those within others too."""
         by_machine: dict[str, list[str]] = {}
-        for file in sorted(self._results.glob("*/provenance.json")):
-            folder = file.parent.name
+        for file in sorted(self._results.rglob("provenance.json")):
+            folder = file.parent.relative_to(self._results).as_posix()
             machine = self.provenance(folder, "gpu") or self.provenance(folder, "cpu")
             by_machine.setdefault(str(machine), []).append(folder)
         return by_machine

@@ -1,5 +1,6 @@
 """results/README.md is what the committed tables say."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -27,7 +28,7 @@ NOT_NUMBERS = (
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """The tables, to be changed."""
-    files = [RESULTS / TEMPLATE, *RESULTS.glob("*/**/*.csv"), *RESULTS.glob("*/provenance.json")]
+    files = [RESULTS / TEMPLATE, *RESULTS.glob("*/**/*.csv"), *RESULTS.rglob("provenance.json")]
     for file in files:
         copy = tmp_path / file.relative_to(RESULTS)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +123,14 @@ def test_how_values_are_said(results: Path) -> None:
     assert fixed(-0.04) == "0.0"
 
 
+def test_a_measurement_within_another_folder_has_a_machine_of_its_own(tmp_path: Path) -> None:
+    for folder, cpu, gpu in (("a", "one", None), ("a/b", "other", None), ("c", "one", None), ("d", "one", "big")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "provenance.json").write_text(json.dumps({"cpu": cpu, "gpu": gpu}))
+    found = {machine: set(folders) for machine, folders in Tables(tmp_path).machines().items()}
+    assert found == {"one": {"a", "c"}, "other": {"a/b"}, "big": {"d"}}
+
+
 class TestWords:
     """Words of the template that stand for numbers: where one of these fails, the template must say something else."""
 
@@ -129,7 +138,8 @@ class TestWords:
         assert fixed(build_model(TeachConfig(), build_tokenizer()).num_parameters() / 1e6) == "0.5"
 
     def test_no_experiment_has_run_on_a_gpu(self) -> None:
-        assert {COMMITTED.provenance(file.parent.name, "gpu") for file in RESULTS.glob("*/provenance.json")} == {None}
+        folders = [file.parent.relative_to(RESULTS).as_posix() for file in RESULTS.rglob("provenance.json")]
+        assert {COMMITTED.provenance(folder, "gpu") for folder in folders} == {None}
 
     @pytest.mark.parametrize("folder", ["table1", "controls", "pays", "suppression", "written", "dynamics"])
     def test_nothing_is_shown_to_beat_grpo(self, folder: str) -> None:
