@@ -74,10 +74,11 @@ def test_config_choices_exist() -> None:
         assert named == {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}
 
 
-def test_the_table_is_the_measured_one() -> None:
-    """The README's table is the first one of results/table1/table1.md, to the letter."""
-    shown = README.split("<!-- table1 -->\n")[1].split("<!-- /table1 -->")[0].strip()
-    report = (ROOT / "results" / "table1" / "table1.md").read_text()
+@pytest.mark.parametrize("folder", ["table1", "smollm2/table1"])
+def test_the_tables_are_the_measured_ones(folder: str) -> None:
+    """Each table of the README is the first one of its page in results/, to the letter."""
+    shown = README.split(f"<!-- {folder} -->\n")[1].split(f"<!-- /{folder} -->")[0].strip()
+    report = (ROOT / "results" / folder / "table1.md").read_text()
     measured = re.search(r"^\| method \|.*?\n\n", report, flags=re.MULTILINE | re.DOTALL)
     assert measured is not None
     assert shown == measured[0].strip()

@@ -35,7 +35,7 @@ def drawn_by(folder: Path) -> None:
         runs = read_cells(cells, folder / "scores.parquet")
         draw_table1(read_scores(runs), pd.read_csv(folder / "differences.csv"), nowhere)
         trained = [(run.arm, run.metrics) for run in runs if run.arm != "base"]
-        draw_curves(curve_table(trained), ["grpo", "oar_g", "oar_p"], nowhere)
+        draw_curves(curve_table(trained), list(dict.fromkeys(arm for arm, _ in trained)), nowhere)
     elif (folder / "levels.csv").is_file():
         levels = read_levels(folder, made["sweep"])
         (draw_frontier if len(levels.keys) == 2 else draw_levels)(levels, nowhere)

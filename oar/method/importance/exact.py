@@ -70,13 +70,24 @@ class ExactWeights:
 class ExactAdvantages:
     """A_t = scale x delta_t, and 0 for tokens that decide nothing: groups without a difference in reward learn as well.
 
-    A completion without an answer keeps A.
+    With `unit_size` delta is divided by the root mean square of what is not 0 of it in the batch, as PPO whitens advantages:
+    of a reward that is hardly ever earned the values are so small that a KL term outweighs them. A completion without an answer
+    keeps A.
     """
 
     scale: float = 1.0
+    unit_size: bool = False
     gives: ClassVar[Literal["advantages"]] = "advantages"
+
+    @property
+    def needs_batch(self) -> bool:
+        """Whether completions are compared."""
+        return self.unit_size
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T)."""
-        deltas = self.scale * exact_deltas(inputs)
-        return deltas.where(inputs.batch.has_answer[:, None], inputs.known_advantages()[:, None])
+        answered, deltas = inputs.batch.has_answer[:, None], exact_deltas(inputs)
+        if self.unit_size:
+            counted = answered & (deltas != 0)
+            deltas = deltas * (counted.sum().clamp(min=1) / (deltas * counted).square().sum().clamp(min=1e-30)).sqrt()
+        return (self.scale * deltas).where(answered, inputs.known_advantages()[:, None])

@@ -1,5 +1,6 @@
 """Exact token values, held against whole forwards of the model: what tokens change adds up to what was won or lost."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oar.common.errors import DataError
-from oar.method.importance import CreditInputs, ExactAdvantages, ExactWeights
+from oar.method.importance import CreditInputs, ExactAdvantages, ExactWeights, needs_batch
 from oar.method.importance.exact import exact_deltas
 from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch, tiny_model
@@ -82,6 +83,25 @@ def test_advantages_are_the_values_and_a_completion_without_an_answer_keeps_its_
     assert (found[UNANSWERED] == ADVANTAGES[UNANSWERED]).all()
     others = inputs.batch.has_answer
     torch.testing.assert_close(found[others], 2.0 * exact_deltas(inputs)[others])
+
+
+@pytest.mark.parametrize("marked_as", ["right", "all_right"])
+def test_of_unit_size_they_have_a_mean_square_of_one_where_something_was_decided(marked_as: str) -> None:
+    inputs, signal = marked(marked_as, "101"), ExactAdvantages(scale=2.0, unit_size=True)
+    assert needs_batch(signal)
+    assert not needs_batch(ExactAdvantages())
+    others = inputs.batch.has_answer
+    found, deltas = signal(inputs)[others], exact_deltas(inputs)[others]
+    values = [value for value in deltas.flatten().tolist() if value]  # of all completions: their sizes are kept
+    root = math.sqrt(sum(value * value for value in values) / len(values))
+    torch.testing.assert_close(found, 2.0 / root * deltas)
+    assert (signal(inputs)[UNANSWERED] == ADVANTAGES[UNANSWERED]).all()
+
+
+def test_where_nothing_was_decided_unit_size_leaves_nothing() -> None:
+    inputs = marked("right", "")
+    found = ExactAdvantages(unit_size=True)(inputs)[inputs.batch.has_answer]
+    assert (found == 0).all()
 
 
 def test_a_task_that_does_not_say_what_is_right_is_refused() -> None:
