@@ -62,13 +62,18 @@ def drawn_by(folder: Path) -> None:
 WITH_PICTURES = sorted({str(file.parent.relative_to(RESULTS)) for file in RESULTS.rglob("*.png")})
 
 
-@pytest.fixture(scope="module", params=WITH_PICTURES)
-def figures(request: pytest.FixtureRequest) -> list[Figure]:
-    """The figures of one folder."""
+def figures_of(folder: Path) -> list[Figure]:
     found: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("oar.analysis.reports.figures.save_png", lambda figure, _: found.append(figure))
-        drawn_by(RESULTS / request.param)
+        drawn_by(folder)
+    return found
+
+
+@pytest.fixture(scope="module", params=WITH_PICTURES)
+def figures(request: pytest.FixtureRequest) -> list[Figure]:
+    """The figures of one folder."""
+    found = figures_of(RESULTS / request.param)
     assert found
     return found
 
@@ -106,13 +111,15 @@ def test_no_panel_is_empty_and_a_legend_names_a_thing_once(figures: list[Figure]
 
 
 def test_several_seeds_are_a_line_in_a_band() -> None:
-    found: list[Figure] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("oar.analysis.reports.figures.save_png", lambda figure, _: found.append(figure))
-        drawn_by(RESULTS / "table1")
-    for axes in found[-1].get_axes():
+    for axes in figures_of(RESULTS / "table1")[-1].get_axes():
         bands = [one for one in axes.collections if isinstance(one, FillBetweenPolyCollection)]
         assert len(bands) == len(axes.get_lines()), axes.get_title()
+
+
+def test_where_an_arm_stands_is_seen_from_zero() -> None:
+    """Also where no arm is near it: a panel that begins beside the ceiling makes small differences large."""
+    for axes in figures_of(RESULTS / "ceilings")[0].get_axes():
+        assert axes.get_xlim()[0] <= 0 < 1 <= axes.get_xlim()[1], axes.get_title()
 
 
 def test_what_is_not_in_the_table_has_a_look_of_its_own() -> None:

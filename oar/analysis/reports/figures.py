@@ -186,12 +186,13 @@ def draw_dots(
     looks: Mapping[str, Look],
     columns: int = 3,
     beside: Mapping[str, float] | None = None,
+    least: float | None = None,
     xlabel: Mapping[str, str] | None = None,
     note: str = "",
 ) -> None:
     """A panel per title with `dots`, which share their lines; `beside`: by title where a panel has its dotted line.
 
-    Several series have one legend. `xlabel`: by title; `note`: above them all.
+    Several series have one legend. `least`: where every axis begins at the latest; `xlabel`: by title; `note`: above them all.
     """
     of_all = pd.concat(rows.values())
     lines = list(dict.fromkeys(of_all["line"]))
@@ -201,6 +202,9 @@ def draw_dots(
         grid = panels(figure, list(rows), columns, sharey=True)
         for axes, (title, own) in zip(grid, rows.items(), strict=True):
             dots(axes, own, lines=lines, looks=looks, beside=(beside or {}).get(title))
+            if least is not None:
+                axes.update_datalim([(least, 0.0)])
+                axes.autoscale_view(scaley=False)
             axes.set_xlabel((xlabel or {}).get(title, ""))
         if together > 1:
             legend_below(figure, series_of(grid, looks))
