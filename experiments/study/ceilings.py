@@ -186,7 +186,7 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
         beside=dict.fromkeys(panels, CEILING),
         least=0.0,
         xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
-        note="median over seeds, and their range; an arm that does not get there has no mark",
+        note="median over seeds, and their range; ×: does not get there; no mark: not run",
     )
 
 

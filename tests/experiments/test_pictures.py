@@ -122,6 +122,15 @@ def test_where_an_arm_stands_is_seen_from_zero() -> None:
         assert axes.get_xlim()[0] <= 0 < 1 <= axes.get_xlim()[1], axes.get_title()
 
 
+def test_an_arm_that_does_not_get_there_is_told_from_one_that_was_not_run() -> None:
+    about = json.loads((RESULTS / "ceilings/provenance.json").read_text())["study"]
+    costs = pd.read_csv(RESULTS / "ceilings/steps.csv")
+    for axes in figures_of(RESULTS / "ceilings")[0].get_axes():
+        run = costs.loc[costs["condition"] == axes.get_title(loc="left"), "arm"].nunique()
+        marks = sum(len(line.get_xdata()) for line in axes.get_lines() if line.get_marker() not in ("", "None"))
+        assert marks == run < len(about["arms"])
+
+
 def test_what_is_not_in_the_table_has_a_look_of_its_own() -> None:
     pairs = [(one.colour, one.marker) for one in LOOKS.values()]
     assert len(set(pairs)) == len(pairs)

@@ -192,7 +192,8 @@ def draw_dots(
 ) -> None:
     """A panel per title with `dots`, which share their lines; `beside`: by title where a panel has its dotted line.
 
-    Several series have one legend. `least`: where every axis begins at the latest; `xlabel`: by title; `note`: above them all.
+    Several series have one legend. `least`: where every axis begins at the latest, and where a line without a value has a cross;
+    `xlabel`: by title; `note`: above them all.
     """
     of_all = pd.concat(rows.values())
     lines = list(dict.fromkeys(of_all["line"]))
@@ -203,6 +204,8 @@ def draw_dots(
         for axes, (title, own) in zip(grid, rows.items(), strict=True):
             dots(axes, own, lines=lines, looks=looks, beside=(beside or {}).get(title))
             if least is not None:
+                without = [float(lines.index(line)) for line in own.loc[own["value"].isna(), "line"]]
+                axes.plot([least] * len(without), without, "x", color=QUIET)
                 axes.update_datalim([(least, 0.0)])
                 axes.autoscale_view(scaley=False)
             axes.set_xlabel((xlabel or {}).get(title, ""))
