@@ -158,14 +158,15 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     after.mkdir()
-    write_ceilings(about, runs_of(tmp_path / "runs"), before, {"command": "the first command", "git_commit": "c0ffee"})
+    first = {"command": "the first command", "git_commit": "c0ffee", "started": "2026-11-01T10:00:00+00:00"}
+    write_ceilings(about, runs_of(tmp_path / "runs"), before, first)
     anew = made(tmp_path / "anew", "oar_p", 1, {0: 0.3, 10: 0.91})
     share = [made(tmp_path / "share", arm, 1, {0: 0.3, 10: 0.5, 20: 0.95}) for arm in ("grpo", "oar_gn")]
     runs = [*(replace(run, condition="share") for run in reversed(share)), anew]
     more = about | {"conditions": {"share": ["b"]}, "arms": {"grpo": [], "oar_p": [], "oar_gn": []}, "expected": {}}
     more |= {"kinds": {"grpo": "method", "oar_p": "method", "oar_gn": "method"}, "beside": [str(before)]}
     text = write_ceilings(more, runs, after, {"command": "the second"}).read_text()
-    assert "`the first command` (c0ffee" in text
+    assert "2026-11-01, c0ffee\nthe first command\n" in text
     assert "| `oar_p` | method | 0.001 * | 20 [10, 20] |" in text  # seed 1 anew, seeds 2 and 3 as they were
     assert "| one | 30 (`grpo`) | 10 (`oracle_causal`) | 20 (`oar_p`) |" in text
     assert "| share | 20 (`grpo`) | not reached | 20 (`oar_gn`) |" in text
