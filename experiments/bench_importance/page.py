@@ -13,6 +13,7 @@ from experiments.bench_importance.costs import (
     EMBEDDED,
     EXACT,
     GRPO,
+    METHODS,
     OAR_G,
     OAR_GN,
     PLAIN,
@@ -21,7 +22,7 @@ from experiments.bench_importance.costs import (
     summary,
 )
 from experiments.shared.metric_table import metric_table
-from oar.analysis.reports.figures import QUIET, legend_below, picture, series_of, style
+from oar.analysis.reports.figures import QUIET, draw_dots, legend_below, picture, series_of, style
 from oar.analysis.reports.methods import Look, family, look, looks_of
 from oar.analysis.reports.page import GOAL_HEADER, Goal, machine, write_csv, write_page
 from oar.analysis.signals.recall import SPEARMAN
@@ -105,7 +106,12 @@ def memory(table: pd.DataFrame) -> Iterator[str]:
 
 
 def draw_bench(table: pd.DataFrame, path: Path, *, faithful: float) -> None:
-    """Cost against fidelity on the embedded task; below, for each size, the seconds of a completion's credit by its length."""
+    """Cost against fidelity on the embedded task; below, for each size, the seconds of a completion's credit by its length.
+
+    Of a benchmark of whole steps alone: what these take beside GRPO's.
+    """
+    if set(table["part"]) == {METHODS}:
+        return _draw_steps(table, path)
     synthetic = table[(table["part"] == SYNTHETIC) & (table["metric"] == "credit_s_per_completion")]
     sizes, shown = list(synthetic["size"].unique()), looks_of(BY_LENGTH)
     with picture(path, 8.6 if sizes else 4.6) as figure:
@@ -128,6 +134,36 @@ def draw_bench(table: pd.DataFrame, path: Path, *, faithful: float) -> None:
                 axes.set_xlabel("completion length (tokens)")
             grid[0].set_ylabel("seconds of credit per completion")
             legend_below(row, series_of(grid, shown))
+
+
+def _draw_steps(table: pd.DataFrame, path: Path) -> None:
+    wide = table.pivot(index="method", columns="metric", values="value")
+    wide = wide.loc[[method for method in table["method"].unique() if method != GRPO]]
+    panels = {
+        title: pd.DataFrame(
+            {
+                "line": [look(method).label for method in wide.index],
+                "series": wide.index,
+                "value": wide[metric],
+                "low": wide.get(f"{metric}_q1", wide[metric]),
+                "high": wide.get(f"{metric}_q3", wide[metric]),
+            }
+        )
+        for title, metric in (
+            ("whole step / GRPO's", "step_ratio"),
+            ("without generation", "learner_ratio"),
+            ("more memory / GRPO's peak", "peak_extra_memory_ratio"),
+        )
+    }
+    beside = dict.fromkeys(list(panels)[:2], 1.0)
+    draw_dots(
+        panels,
+        path,
+        looks=looks_of(list(wide.index)),
+        beside=beside,
+        least=0.0,
+        note="medians and quartiles over rounds",
+    )
 
 
 def _draw_choice(axes: Axes, rows: pd.DataFrame, faithful: float) -> None:
