@@ -111,7 +111,8 @@ def draw_bench(table: pd.DataFrame, path: Path, *, faithful: float) -> None:
     Of a benchmark of whole steps alone: what these take beside GRPO's.
     """
     if set(table["part"]) == {METHODS}:
-        return _draw_steps(table, path)
+        _draw_steps(table, path)
+        return
     synthetic = table[(table["part"] == SYNTHETIC) & (table["metric"] == "credit_s_per_completion")]
     sizes, shown = list(synthetic["size"].unique()), looks_of(BY_LENGTH)
     with picture(path, 8.6 if sizes else 4.6) as figure:
