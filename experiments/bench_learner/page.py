@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.shared.metric_table import metric_table
-from oar.analysis.reports.figures import legend_below, panels, picture, series_of, style
+from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import numbered
 from oar.analysis.reports.page import GOAL_HEADER, Goal, machine, write_csv, write_page
 
@@ -117,22 +117,16 @@ def write_bench_learner(
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
-    """Seconds and peaks by completion length: a row for each size and metric, a column for each batch."""
-    table = table[~table["batch"].str.startswith(GROUPED)]  # of one length each: the page's tables have them
-    sides, batches = numbered(list(table["side"].unique())), list(table["batch"].unique())
-    titles = {SECONDS: "seconds per step", PEAK: "peak memory (MiB)"}
-    measured = [(size, metric, batch) for size in table["size"].unique() for metric in titles for batch in batches]
-    named = [f"{size}, {batch}: {titles[metric]}" for size, metric, batch in measured]
-    with picture(path, 1.0 + 2.4 * len(measured) / len(batches)) as figure:
-        grid = panels(figure, named, len(batches), sharex="col", sharey="row")
-        for axes, (size, metric, batch) in zip(grid, measured, strict=True):
-            rows = table[(table["size"] == size) & (table["batch"] == batch) & (table["metric"] == metric)]
-            for side, look in sides.items():
-                line = rows[rows["side"] == side].sort_values("length")
-                axes.plot(line["length"], line["value"], label=look.label, **style(look))
-            axes.set_xticks(sorted(rows["length"].unique()))
-        for axes in grid:
-            axes.set_ylim(bottom=0)
-        for axes in grid[-len(batches) :]:
-            axes.set_xlabel("completion length (tokens)")
-        legend_below(figure, series_of(grid, sides))
+    """Seconds and peak memory of every case beside TRL's: a line for each case, a panel for each of RATIOS."""
+    rows = table[table["metric"].isin(RATIOS.values()) & (table["side"] != TRL)]
+    told = [
+        f"{size}, group of {batch.removeprefix(GROUPED).replace('_', ' + ')}"
+        if batch.startswith(GROUPED)
+        else f"{size}, {length:,}, {batch}"
+        for size, length, batch in rows[[*Where._fields]].to_numpy()
+    ]
+    rows = rows.assign(line=told, series=rows["side"], low=rows["value"], high=rows["value"])
+    titles = {"seconds of a step / TRL's": TIME_RATIO, "peak memory / TRL's": MEMORY_RATIO}
+    grid = {title: rows[rows["metric"] == metric] for title, metric in titles.items()}
+    sides = numbered([side for side in table["side"].unique() if side != TRL])
+    draw_dots(grid, path, looks=sides, columns=2, beside=dict.fromkeys(grid, 1.0), least=0.0)
