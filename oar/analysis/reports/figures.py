@@ -190,18 +190,26 @@ def draw_dots(
     xlabel: Mapping[str, str] | None = None,
     note: str = "",
 ) -> None:
-    """A panel per title with `dots`, which share their lines; `beside`: by title where a panel has its dotted line.
+    """A panel per title with `dots`; those beside each other share their lines. `beside`: by title where one has its dotted line.
 
     Several series have one legend. `least`: where every axis begins at the latest, and where a line without a value has a cross;
     `xlabel`: by title; `note`: above them all.
     """
     of_all = pd.concat(rows.values())
-    lines = list(dict.fromkeys(of_all["line"]))
+    order, titles = list(dict.fromkeys(of_all["line"])), list(rows)
     together = of_all["series"].nunique() if of_all.groupby("line")["series"].nunique().max() > 1 else 1
-    down = -(-len(rows) // columns)
-    with picture(path, 0.9 + down * (0.8 + (0.26 + 0.09 * (together - 1)) * len(lines))) as figure:
-        grid = panels(figure, list(rows), columns, sharey=True)
+    rows_of = [titles[start : start + columns] for start in range(0, len(titles), columns)]
+    known = [{line for title in row for line in rows[title]["line"]} for row in rows_of]
+    lines_of = {
+        title: [line for line in order if line in there]
+        for row, there in zip(rows_of, known, strict=True)
+        for title in row
+    }
+    heights = [0.8 + (0.26 + 0.09 * (together - 1)) * len(there) for there in known]
+    with picture(path, 0.9 + sum(heights)) as figure:
+        grid = panels(figure, titles, columns, sharey="row", gridspec_kw={"height_ratios": heights})
         for axes, (title, own) in zip(grid, rows.items(), strict=True):
+            lines = lines_of[title]
             dots(axes, own, lines=lines, looks=looks, beside=(beside or {}).get(title))
             if least is not None:
                 without = [float(lines.index(line)) for line in own.loc[own["value"].isna(), "line"]]
