@@ -46,7 +46,7 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
         for several in made
         for one in several
     ]
-    write_csv(costs, folder / STEPS)
+    write_csv(in_order(costs, about), folder / STEPS)
     return judge_ceilings(folder, {**provenance, "study": about})
 
 
@@ -60,7 +60,7 @@ def _earlier(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     """The same from the table of runs that is there."""
     about = provenance["study"]
-    costs = in_order(pd.read_csv(folder / STEPS), about)
+    costs = pd.read_csv(folder / STEPS)
     summary = summarised(costs, about["kinds"], about["reference"])
     draw_standing(summary, list(about["arms"]), folder / "standing.png")
     return write_page(

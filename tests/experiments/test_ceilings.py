@@ -174,6 +174,7 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     # Conditions as the pages have them, methods before controls and oracles: not in the order in which runs were made.
     assert text.index("## one") < text.index("| `oracle_causal` |") < text.index("## share")
     assert text.index("| `grpo` |", text.index("## share")) < text.index("| `oar_gn` |", text.index("## share"))
+    assert list(committed_regimes(after)) == ["one", "share"]
     assert json.loads((after / "provenance.json").read_text())["study"]["conditions"] == {"one": ["a"], "share": ["b"]}
     with pytest.raises(DataError, match=r"has no steps\.csv"):
         write_ceilings(more | {"beside": [str(tmp_path)]}, runs, after, {"command": "x"})
