@@ -87,9 +87,9 @@ def test_a_shared_beginning_stands_once_by_hand():
 
 @pytest.mark.parametrize("make", [tiny_model, windowed_model])
 @pytest.mark.parametrize("group", [3, 5])
-@pytest.mark.parametrize("long", [0, 512])
+@pytest.mark.parametrize("long", [0, 4, 512])
 def test_completions_of_one_prompt_are_each_as_alone(make, group, long, monkeypatch):
-    monkeypatch.setattr(packing_module, "_LONG", long)  # 0: each attends alone
+    monkeypatch.setattr(packing_module, "_LONG", long)  # 0: each attends alone and without a mask, 4: some of them
     model, batch = make(), random_batch(3, rows=5, group=group)
     found = score_completions(model, batch, temperature=1.0)
     whole = int((batch.prompt_lengths + batch.completion_lengths).sum())
@@ -118,8 +118,9 @@ def by_row(model, batch):
 
 @pytest.mark.parametrize("adapter", [False, True])
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("group", [1, 3])
-def test_gradients_are_those_of_the_rows(adapter, recompute, group):
+@pytest.mark.parametrize(("group", "long"), [(1, 512), (3, 512), (3, 8), (3, 0)])
+def test_gradients_are_those_of_the_rows(adapter, recompute, group, long, monkeypatch):
+    monkeypatch.setattr(packing_module, "_LONG", long)
     model, batch = tiny_model(), random_batch(3, rows=5, group=group)
     if adapter:
         add_adapter(model, LoraConfig(r=4, alpha=8, targets=["q_proj", "v_proj", "up_proj"]), 0)

@@ -17,9 +17,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from transformers import AttentionInterface, PreTrainedModel
 
 from oar.common.errors import DataError
+from oar.method.forward.prefix_attention import attend_to_prefix_and_own
 
 _ATTENTION = "oar_packed"  # no mask is registered for it, so transformers makes none
-_LONG = 512  # tokens; from about here on a completion's attention takes longer than the call of a kernel
+# Tokens. From about here on a completion's attention takes longer than the call of a kernel. A CPU's kernel takes that many keys
+# at a time, so of fewer it can leave out none, and what a mask hides costs little.
+_LONG = 512
 _LAYERS = {"full_attention", "sliding_attention"}
 
 
@@ -201,12 +204,17 @@ def _packed_attention(
         first = [states[:, :, :shared] for states in (own, keys, values)]
         outputs.append(attend(module, *first, _mask(first[0], 0, sliding_window), **options)[0])
         for block in blocks:
-            rest = block.padded(own)
-            seen = [
-                torch.cat([states[:, :, :shared].expand(len(rest), -1, -1, -1), block.padded(states)], dim=2)
-                for states in (keys, values)
-            ]
-            found = attend(module, rest, *seen, _mask(rest, shared, sliding_window), **options)[0]
+            rest = tuple(block.padded(states) for states in (own, keys, values))
+            width = rest[0].shape[2]
+            sees_all = sliding_window is None or sliding_window >= shared + width
+            if rest[0].is_cpu and sees_all and max(shared, width) > _LONG:
+                found = attend_to_prefix_and_own(*rest, *first[1:], scaling=options["scaling"])
+            else:
+                every = [
+                    torch.cat([beginning.expand(len(own_states), -1, -1, -1), own_states], dim=2)
+                    for beginning, own_states in zip(first[1:], rest[1:], strict=True)
+                ]
+                found = attend(module, rest[0], *every, _mask(rest[0], shared, sliding_window), **options)[0]
             outputs.append(found.flatten(0, 1)[block.kept][None])
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
     edge = get_gradient_edge(output) if output.requires_grad else None
