@@ -42,6 +42,7 @@ class LeagueConfig:
     seeds: Positive
     rate: float
     steps: Positive
+    reference_steps: Positive
     output_dir: str
 
     def __post_init__(self) -> None:
@@ -84,8 +85,11 @@ def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
     """
     parts = Method.built(composed_run(chosen(cfg, method)))
     alone = needs_continuations(parts.signal) or parts.tree is not None or parts.learned is not None
-    runs = {REFERENCE: ["method=grpo"], method: chosen(cfg, method)}
-    arms = {TARGET: ["method=oracle_signed"], **runs}
+    arms = {TARGET: ["method=oracle_signed"], REFERENCE: ["method=grpo"], method: chosen(cfg, method)}
+    runs = {
+        REFERENCE: ["method=grpo", f"learner.steps={cfg.reference_steps}"],
+        method: [*chosen(cfg, method), f"learner.steps={cfg.steps}"],
+    }
     measures = {
         "signals": [
             *("experiments.signals", "experiment=method_signals", "~models.trained", "pairs=[]", f"seed={cfg.seed}"),
@@ -99,7 +103,7 @@ def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
         "costs": [
             *("experiments.study", "experiment=ceilings", "~arms", f"+arms={text(runs)}", "~arms_of", "+arms_of={}"),
             f"only={text(list(REGIMES))}",
-            *(f"seeds={cfg.seeds}", f"rates=[{cfg.rate}]", f"learner.steps={cfg.steps}"),
+            *(f"seeds={cfg.seeds}", f"rates=[{cfg.rate}]"),
         ],
     }
     return {"costs": measures["costs"]} if alone else measures

@@ -105,7 +105,9 @@ def test_the_programs_of_a_new_signal_can_run() -> None:
     with initialize_config_dir(str(CONF), version_base=None):
         for condition in gradients.conditions.values():
             assert list(planned_gradients(gradients, condition)) == list(gradients.arms)
-        assert len(planned_study(study)) == 3 * 2 * 2
+        jobs = planned_study(study)
+    assert len(jobs) == 3 * 2 * 2
+    assert {(job.arm, job.settings.learner.steps) for job in jobs} == {("grpo", 40), ("oar_gn", 300)}
 
 
 def test_text_as_hydra_reads_it() -> None:
