@@ -9,6 +9,7 @@ was given is kept as it passes: no model's code is changed or repeated for it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from oar.common.errors import DataError
 from oar.method.forward.prefix_attention import attend_to_prefix_and_own
+from oar.method.forward.variable_length import Sequences, attend_by_sequence, has_kernel
 
 _ATTENTION = "oar_packed"  # no mask is registered for it, so transformers makes none
 # Tokens. From about here on a completion's attention takes longer than the call of a kernel. A CPU's kernel takes that many keys
@@ -129,10 +131,20 @@ class PackedSequences:
     """What each layer's attention needs to know of the row, and a note of what it was given, layer by layer."""
 
     def __init__(self, families: Sequence[Family], device: torch.device) -> None:
-        self.families = families
+        self.families, self._device = families, device
         self.sizes = [family.prefix + sum(family.rests) for family in families]
-        self.blocks = [_blocks(family, device) for family in families]
         self._layers: list[Attended] | None = []
+
+    # What a kernel asks for, made when the first layer calls it: only there the dtype is known that chooses the kernel.
+    @cached_property
+    def sequences(self) -> Sequences:
+        """For one call with all of the row."""
+        return Sequences.of([(family.prefix, family.rests) for family in self.families], self._device)
+
+    @cached_property
+    def blocks(self) -> list[list["_Block"]]:
+        """For a family at a time."""
+        return [_blocks(family, self._device) for family in self.families]
 
     def note(self, attended: Attended) -> None:
         """One more layer."""
@@ -197,6 +209,28 @@ def _packed_attention(
             "The model's attention must be plain softmax attention, but it caps scores or has attention sinks: take another "
             "model."
         )
+    if has_kernel(query, key, value):
+        scaling = options["scaling"]
+        output = attend_by_sequence(query, key, value, packed.sequences, scaling=scaling, window=sliding_window)
+    else:
+        output = _by_family(module, query, key, value, packed, sliding_window, **options)
+    edge = get_gradient_edge(output) if output.requires_grad else None
+    packed.note(
+        Attended(query[0].detach(), key[0].detach(), value[0].detach(), options["scaling"], sliding_window, edge)
+    )
+    return output, None
+
+
+def _by_family(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: PackedSequences,
+    sliding_window: int | None,
+    **options: Any,
+) -> Tensor:
+    """(1, N, heads, D): a call for each shared beginning, and one or more for what stands behind it."""
     attend, outputs = AttentionInterface()["sdpa"], []
     parts = zip(*(states.split(packed.sizes, dim=2) for states in (query, key, value)), strict=True)
     for family, blocks, (own, keys, values) in zip(packed.families, packed.blocks, parts, strict=True):
@@ -216,12 +250,7 @@ def _packed_attention(
                 ]
                 found = attend(module, rest[0], *every, _mask(rest[0], shared, sliding_window), **options)[0]
             outputs.append(found.flatten(0, 1)[block.kept][None])
-    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-    edge = get_gradient_edge(output) if output.requires_grad else None
-    packed.note(
-        Attended(query[0].detach(), key[0].detach(), value[0].detach(), options["scaling"], sliding_window, edge)
-    )
-    return output, None
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
 
 @dataclass(frozen=True, slots=True)
