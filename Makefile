@@ -9,6 +9,8 @@ BIN := .venv/bin
 # Errors only: pip warns once per package and extra index. Progress is told by the lines of `make setup`.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
 PINS := requirements/$(DEVICE).txt
+# Seconds; Python's venv writes this file before anything is installed.
+SINCE_BEGUN = $$(( $$(date +%s) - $$(stat -c %Y .venv/pyvenv.cfg) ))
 $(if $(wildcard $(PINS)),,$(error DEVICE must be cpu or gpu, but is $(DEVICE)))
 
 SHELL := /bin/bash
@@ -97,9 +99,11 @@ setup: .venv/.ready ## Build .venv with the pinned packages (DEVICE=cpu|gpu, PYT
 	@torch=$$(grep '^torch==' $(PINS)); \
 	$(PIP) $(if $(filter cpu,$(DEVICE)),--retries 2 --timeout 15 --extra-index-url $(TORCH_CPU_INDEX)) "$$torch" || { \
 		echo "setup: pip could not get $$torch (see above); the CPU build is at $(TORCH_CPU_INDEX)." >&2; exit 1; }
+	@echo "setup: torch is there after $(SINCE_BEGUN) s"
 	@echo "setup: 2/2 $$(grep -c == $(PINS)) packages"
 	@$(PIP) -r $(PINS)
 	@touch $@
+	@echo "setup: the packages are there after $(SINCE_BEGUN) s"
 
 .venv/.ready: .venv/.packages-$(DEVICE) pyproject.toml
 	@$(PIP) --no-build-isolation -e .

@@ -34,6 +34,17 @@ def tiny_model(seed: int = 0, *, vocab: int = VOCAB, tied: bool = False, layers:
     return Qwen2ForCausalLM(config).eval()
 
 
+def windowed_model() -> Qwen2ForCausalLM:
+    """The second of two layers sees three tokens back."""
+    config = tiny_model().config.to_dict() | {
+        "use_sliding_window": True,
+        "sliding_window": 3,
+        "layer_types": ["full_attention", "sliding_attention"],
+    }
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(Qwen2Config(**config)).eval()
+
+
 def tiny_scorer(
     seed: int = 1, *, vocab: int = VOCAB, layers: int = 2, labels: int = 1
 ) -> Qwen2ForSequenceClassification:

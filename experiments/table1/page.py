@@ -27,6 +27,7 @@ from oar.common.provenance import ROOT
 from oar.evaluation.evaluate import MEAN, METRICS
 from oar.evaluation.graded import RIGHT
 from oar.runs.folder import Run, full_steps, read_run, step_seconds
+from oar.runs.tracking import TIMINGS
 from oar.statistics.intervals import mean_and_standard_error
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
@@ -70,6 +71,7 @@ def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance:
         metrics=[_scored(title, rows, overhead) for title, rows in of_metrics if len(rows)],
         differences=differences_section(compared) if len(compared) else "",
         seconds={method: [f"{one['seconds']:.0f}" for one in made if one["method"] == method] for method in methods},
+        stages=seconds_by_stage(runs),
         paper=paper,
         claims=claims_section(claims, profile),
     )
@@ -214,6 +216,22 @@ def _difference(values: "pd.Series[float]", method: str, other: str) -> str:
 
 def _cell(values: "pd.Series[float]", sign: str = "") -> str:
     return f"{with_error(*mean_and_standard_error(values), f'{sign}.1f')}, n={len(values)}"
+
+
+def seconds_by_stage(runs: Sequence[Run]) -> pd.DataFrame:
+    """By method where the seconds of a run go, mean over seeds: the stages of all its steps, the points of its curve, and the
+    rest, which is its start and its final evaluation.
+    """
+    rows = []
+    for run in runs:
+        logged = run.timings.sum() if (run.folder / TIMINGS).exists() else pd.Series(dtype=float)
+        stages = logged.drop("total", errors="ignore").rename({"evaluation": "curve"}).sort_values(ascending=False)
+        whole = float(run.provenance["seconds"])
+        rest = {"start and final evaluation": whole - stages.sum(), "whole run": whole}
+        rows.append({"method": label(run.arm), **stages, **rest})
+    means = pd.DataFrame(rows[::-1]).groupby("method", sort=False).mean()[::-1]
+    last = ["start and final evaluation", "whole run"]
+    return means[[*means.columns.drop(last), *last]].round().astype("Int64").reset_index()
 
 
 def _overhead(runs: Sequence[Run]) -> dict[str, str]:

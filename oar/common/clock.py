@@ -1,7 +1,7 @@
 """Seconds by stage."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -33,6 +33,16 @@ class Clock:
             self._stages[stage] = self._stages.get(stage, 0.0) + seconds
             if self._open:
                 self._stages[self._open[-1]] = self._stages.get(self._open[-1], 0.0) - seconds
+
+    def add(self, stages: Mapping[str, float]) -> None:
+        """What was done for the step before the clock was made; the total grows as well."""
+        for stage, seconds in stages.items():
+            self._stages[stage] = self._stages.get(stage, 0.0) + seconds
+            self._started -= seconds
+
+    def stages(self) -> dict[str, float]:
+        """Every stage."""
+        return dict(self._stages)
 
     def seconds(self) -> dict[str, float]:
         """Every stage, and the total since the clock was made."""

@@ -72,7 +72,8 @@ class TokenSource:
     ) -> Iterator[tuple[int, list[Completion]]]:
         """Raises what `EngineClient.generate` raises."""
         prompts = [self.task.encode_prompt(problem) for problem in problems]
-        for index, rollouts in self.client.stream(prompts, samplings, seeds=seeds, expected_version=self.version):
+        stream = self.client.stream(prompts, samplings, seeds=seeds, expected_version=self.version, logprobs=False)
+        for index, rollouts in stream:
             prompt = self.task.render(problems[index])
             yield index, [self._completion(prompt, rollout) for rollout in rollouts]
 

@@ -23,11 +23,14 @@ from oar.common.provenance import joined_provenance
 from oar.config import TrainConfig
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import refuse_without_gpus, server_options
+from oar.learner.credit import Method
+from oar.plan.work import Lengths, importance_work
 from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.server.fleet import KeptFleet, VllmFleet
 from oar.runs.folder import finished
 
 POLL_S = 1.0
+USUAL = Lengths(prompt=50, reasoning=50, marker=1, answer=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,13 @@ class Job:
 
 
 def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
-    """Run the jobs that are not finished, `parallel_runs` at a time. Their servers log to folders in `folder`.
+    """Run the jobs that are not finished, `parallel_runs` at a time, the longest first: one that were begun last would go on
+    alone. Their servers log to folders in `folder`.
 
     A job that fails does not end the others. Raises OarError after the last, naming those that failed and why; run again, only
     these are run, from their last checkpoints.
     """
-    missing = [job for job in jobs if job.provenance() is None]
+    missing = sorted((job for job in jobs if job.provenance() is None), key=reckoned_tokens, reverse=True)
     if not missing:
         return
     if any(job.settings.rollout.urls for job in missing):
@@ -101,6 +105,15 @@ def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
             f"{len(failed)} of {len(missing)} runs failed; run the same command again to go on with them from their last "
             f"checkpoints. The first: {failed[0]}"
         )
+
+
+def reckoned_tokens(job: Job) -> float:
+    """Tokens that the learner runs in a whole job, at lengths of which it is known only which method runs more than another."""
+    settings = job.settings
+    credit = importance_work(Method.built(settings).signal, USUAL, settings.learner).tokens
+    return (
+        settings.learner.steps * settings.learner.batch_size * (3 * USUAL.completion + credit)
+    )  # a backward is two forwards
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -27,12 +27,16 @@ from oar.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The groups of step `step`, drawn with weights `version`, and what is to be logged of how they came about."""
+    """The groups of step `step`, drawn with weights `version`, and what is to be logged of how they came about.
+
+    seconds: by stage, of a draw that the step did not wait for.
+    """
 
     step: int
     version: int
     groups: list[GradedGroup]
     metrics: dict[str, float]
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +139,32 @@ class GroupStream:
         ahead, self._next = self._next, None
         dropped = ahead is not None and (ahead.step != step or step - ahead.version > self.max_staleness)
         drawn = self.sampler.draw(step, step, clock) if ahead is None or dropped else ahead
+        clock.add(drawn.seconds)
         if self.max_staleness == 0:
             return drawn
         count = sum(len(group.rollouts) for group in ahead.groups) if ahead is not None and dropped else 0
         metrics = {"train/staleness": step - drawn.version, "train/dropped_completions": count}
         return replace(drawn, metrics=drawn.metrics | metrics)
+
+    @property
+    def ahead_seconds(self) -> float:
+        """What the groups of the next step have taken so far that were drawn beside something else."""
+        return 0.0 if self._next is None else sum(self._next.seconds.values())
+
+    @contextmanager
+    def drawing(self, step: int) -> Iterator[None]:
+        """While the block asks the engine for something else, the groups of step `step` are drawn, with the weights of that step.
+
+        An engine takes little longer for both than for the longer of them. They are there and graded when the block is left, so
+        that nobody's reward function is called twice at a time. Where the block fails nobody waits for them.
+        """
+        if self.sampler is None or self._next is not None or step == self.sampler.cfg.learner.steps:
+            yield
+            return
+        clock = Clock()
+        coming = begun(partial(self.sampler.draw, step, step, clock))
+        yield
+        self._next = replace(coming(), seconds=clock.stages())
 
     @contextmanager
     def drawing_next(self, step: int, clock: Clock) -> Iterator[None]:

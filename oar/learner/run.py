@@ -1,8 +1,8 @@
 """A whole run of the learner: restore, verify the engine, step, look, save; then the final evaluation."""
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,7 @@ from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed
 from oar.config import TrainConfig
 from oar.config.evaluation import Sampling
-from oar.evaluation.draw import TokenSource, draw
+from oar.evaluation.draw import Asked, Completion, TokenSource, draw
 from oar.evaluation.evaluate import MEAN, EvaluationResult, concatenate, evaluate
 from oar.learner.beside import Beside
 from oar.learner.checkpoint import (
@@ -89,8 +89,9 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
                 check_engine(learner, steady)  # a step's completions are of older weights, and so do not tell
             evaluating = time.perf_counter()
             curve = steady(partial(curve_point, learner)) if on_curve else {}
+            evaluated = time.perf_counter() - evaluating - learner.groups.ahead_seconds  # beyond the draw beside it
             if tracker is not None:
-                record(learner, tracker, report, curve, time.perf_counter() - evaluating)
+                record(learner, tracker, report, curve, evaluated)
             # The first rank alone has the curve.
             reached = on_curve and ranks.agree(has_reached(bound, earned(curve)))
             if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps or reached:
@@ -214,11 +215,16 @@ def _few_groups(learner: Learner) -> list[GradedGroup]:
 
 
 def curve_point(learner: Learner) -> dict[str, float]:
-    """A point of the learning curve: one sample for each of a few problems of every set; empty on other ranks than the first."""
+    """A point of the learning curve: one sample for each of a few problems of every set; empty on other ranks than the first.
+
+    The groups of the next step are of the same weights, and are drawn at the same time.
+    """
     if not learner.ranks.first:
         return {}
-    cfg = learner.cfg.evaluation
-    return _evaluate(learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1)).metrics()
+    cfg, beside = learner.cfg.evaluation, learner.groups.drawing(learner.step)
+    return _evaluate(
+        learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1), beside
+    ).metrics()
 
 
 def earned(curve: Mapping[str, float]) -> float | None:
@@ -276,11 +282,23 @@ def ending(result: EvaluationResult, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _evaluate(learner: Learner, split: str, n: int | None, sampling: Callable[[str], Sampling]) -> EvaluationResult:
+def _evaluate(
+    learner: Learner,
+    split: str,
+    n: int | None,
+    sampling: Callable[[str], Sampling],
+    beside: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - it holds nothing
+) -> EvaluationResult:
     cfg = learner.cfg
     benchmarks = load_benchmarks(cfg.benchmark, split, n)
+    source = TokenSource(learner.client, learner.task, learner.step)
+
+    def drawn(asked: Sequence[Asked]) -> list[list[list[Completion]]]:
+        with beside:
+            return draw(source, asked)
+
     return evaluate(
-        partial(draw, TokenSource(learner.client, learner.task, learner.step)),
+        drawn,
         {name: found.problems for name, found in benchmarks.items()},
         task=learner.task,
         sampling={name: learner.task.ending(sampling(name)) for name in benchmarks},

@@ -8,7 +8,8 @@ class Rollout:
     """One completion, exactly as the engine made it.
 
     `completion_ids` includes the EOS token where the completion ended by itself (`finish_reason` "stop", else "length");
-    `sampler_logprobs` has one entry per completion id, after temperature; `weight_version` is the policy that drew it.
+    `sampler_logprobs` has one entry per completion id, after temperature, or none at all where they were not asked for;
+    `weight_version` is the policy that drew it.
     """
 
     prompt_ids: tuple[int, ...]

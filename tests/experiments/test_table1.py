@@ -6,10 +6,11 @@ import pandas as pd
 import pytest
 
 from experiments.table1.__main__ import arms, overview
-from experiments.table1.page import write_table1
+from experiments.table1.page import seconds_by_stage, write_table1
 from oar.analysis.claims.claims import REFERENCE
 from oar.common.errors import DataError
 from oar.config import Table1Config, validated
+from oar.runs.folder import read_run
 from tests.config.test_config import composed
 from tests.experiments.made_runs import describe_run, write_lines
 
@@ -118,6 +119,22 @@ def test_overhead_is_the_ratio_of_median_steps(text: str) -> None:
     assert table["GRPO"]["overhead"] == "1.00x (2.00 s/step)"  # the slow first step does not count
     assert table["OAR-P"]["overhead"] == "3.00x (6.00 s/step)"
     assert table["Base model"]["overhead"] == ""
+
+
+def test_where_the_seconds_go_by_hand(tmp_path: Path) -> None:
+    """A run of 100 seconds; what is neither a stage nor the curve is its start and its end. Means over seeds."""
+    cells = two_seeds(tmp_path)
+    for at, generation in ((3, 5.0), (4, 7.0)):
+        step = {"generation": generation, "update": 2.0, "evaluation": 1.5, "total": 9.0}
+        write_lines(cells[at][1] / "timings.jsonl", [step] * 4)
+    table = seconds_by_stage(
+        sorted((read_run(folder, arm=method) for method, folder in cells), key=lambda run: run.arm)
+    )
+    assert list(table["method"]) == ["Base model", "GRPO", "OAR-P"]
+    assert list(table.columns[1:]) == ["generation", "update", "curve", "start and final evaluation", "whole run"]
+    assert list(table.iloc[1, 1:]) == [24, 8, 6, 62, 100]
+    assert list(table.iloc[0, 4:]) == [100, 100]
+    assert table.iloc[0, 1:4].isna().all()
 
 
 def test_one_seed_has_no_standard_error(tmp_path: Path) -> None:

@@ -79,11 +79,13 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ToyServers]
     return made
 
 
-def jobs(folder: Path, number: int, *, broken: Sequence[int] = ()) -> list[Job]:
+def jobs(folder: Path, number: int, *, broken: Sequence[int] = (), of: Sequence[Sequence[str]] = ()) -> list[Job]:
+    """`of`: what is different in each."""
     made = []
     for seed in range(number):
-        settings = validated(composed(f"seed={seed}", "learner.steps=3"), TrainConfig)
-        job = Job(folder / f"run{seed}", [f"seed={seed}", "learner.steps=3"], settings)
+        overrides = [f"seed={seed}", "learner.steps=3", *(of[seed] if of else ())]
+        settings = validated(composed(*overrides), TrainConfig)
+        job = Job(folder / f"run{seed}", overrides, settings)
         job.folder.mkdir(parents=True)
         said = {"step": 3, "identity": settings.identity(), "measure": settings.measure()}
         machine = dict.fromkeys(("versions", "platform", "cpu", "cores", "gpu", "git_dirty"))
@@ -118,6 +120,22 @@ def test_two_run_at_a_time_on_servers_of_their_own(servers: list[ToyServers], tm
 
     run_missing(planned, tmp_path, 2)
     assert len(servers) == 2, "nothing was missing"
+
+
+def test_the_longest_are_begun_first(servers: list[ToyServers], tmp_path: Path) -> None:
+    """By the method and by the steps; what is alike in the order given."""
+    different = [
+        ["learner.steps=0"],
+        ["method=grpo"],
+        ["method=oar_p"],
+        ["method=grpo"],
+        ["learner.steps=300"],
+        ["method=oar_g"],
+    ]
+    planned = jobs(tmp_path, 6, of=different)
+    run_missing(planned, tmp_path, 1)
+    begun = sorted(range(6), key=lambda number: ran(planned[number])[0]["begun"])
+    assert begun == [4, 2, 5, 1, 3, 0]
 
 
 def test_one_that_fails_is_told_after_the_last_and_run_again(servers: list[ToyServers], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Drawing ahead: it overlaps the update, never reaches past it, and what is too old is dropped."""
+"""Drawing ahead: it overlaps the update or a point of the curve, never reaches past it, and what is too old is dropped."""
 
 import subprocess
 import sys
@@ -75,6 +75,58 @@ def test_the_next_step_is_drawn_during_the_update_with_the_weights_of_before():
     for step in range(4):
         stream(plain).take(step, Clock())
     assert [request[:2] for request in plain.asked] == [request[:2] for request in engine.asked]
+
+
+@pytest.mark.parametrize("overrides", [(), STALE])
+def test_beside_a_point_of_the_curve_the_groups_of_the_step_are_drawn_with_its_own_weights(overrides):
+    may_answer = threading.Event()
+    engine = SlowEngine(may_answer)
+    groups = stream(engine, *overrides)
+    with groups.drawing(2):
+        wait_until(lambda: len(engine.asked) == 1, "the step is not drawn beside the block")
+        may_answer.set()
+    assert engine.answered == 1  # and nothing runs on
+    clock = Clock()
+    drawn = groups.take(2, clock)
+    assert (drawn.step, drawn.version) == (2, 2)
+    plain = SlowEngine()
+    expected = stream(plain).take(2, Clock())
+    assert engine.asked == plain.asked
+    assert drawn.groups == expected.groups
+    # What the draw took is the step's, though the step did not wait for it.
+    seconds = clock.seconds()
+    assert seconds["generation"] == drawn.seconds["generation"] > 0
+    assert seconds["total"] > sum(drawn.seconds.values())
+
+
+def test_after_the_last_step_nothing_is_drawn_beside_the_curve():
+    engine = SlowEngine()
+    groups = stream(engine)
+    with groups.drawing(4):
+        pass
+    assert engine.asked == []
+
+
+def test_what_is_drawn_ahead_already_is_not_drawn_beside_the_curve():
+    engine = SlowEngine()
+    groups = stream(engine, *STALE)
+    groups.take(0, Clock())
+    with groups.drawing_next(0, Clock()):
+        pass
+    with groups.drawing(1):
+        pass
+    assert asked(engine) == [0, 0]
+
+
+def test_an_engine_that_fails_beside_the_curve_is_told_and_asked_again():
+    engine = SlowEngine(fails=True)
+    groups = stream(engine)
+    groups.take(0, Clock())
+    with pytest.raises(EngineError, match="gone"), groups.drawing(0):
+        pass
+    engine.fails = False
+    assert groups.take(0, Clock()).version == 0
+    assert len(engine.asked) == 3
 
 
 def test_completions_that_are_too_old_are_dropped_and_counted():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig
 
 from oar.common.errors import DataError
 from oar.config import LoraConfig
@@ -12,7 +12,7 @@ from oar.method.forward import packing as packing_module
 from oar.method.forward.logprobs import pack, run_forward, score_completions
 from oar.method.forward.packing import Packing
 from oar.model.lora import add_adapter
-from tests.models import PAD, random_batch, tiny_model
+from tests.models import PAD, random_batch, tiny_model, windowed_model
 
 LENGTHS = torch.tensor([5, 1, 9, 5])
 
@@ -20,17 +20,6 @@ LENGTHS = torch.tensor([5, 1, 9, 5])
 def sequences(seed=0):
     drawn = torch.randint(4, 40, (4, 9), generator=torch.Generator().manual_seed(seed))
     return drawn.masked_fill(torch.arange(9) >= LENGTHS[:, None], PAD)
-
-
-def windowed_model():
-    """The second of two layers sees three tokens back."""
-    config = tiny_model().config.to_dict() | {
-        "use_sliding_window": True,
-        "sliding_window": 3,
-        "layer_types": ["full_attention", "sliding_attention"],
-    }
-    torch.manual_seed(0)
-    return Qwen2ForCausalLM(Qwen2Config(**config)).eval()
 
 
 def packed_forward(model, ids):

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 from torch.testing import assert_close
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from oar.learner.sharding import recomputed_layers
 from oar.method.forward import packing as packing_module
 from oar.method.forward.logprobs import pack, run_forward
 from oar.method.forward.variable_length import Sequences, has_kernel
-from tests.models import PAD, tiny_model
+from tests.models import PAD, tiny_model, windowed_model
 
 CPU = torch.device("cpu")
 LENGTHS, PROMPTS = torch.tensor([6, 4, 7, 5, 1]), torch.tensor([4, 3, 4, 2, 1])
@@ -56,17 +55,6 @@ def kernel_of_the_cpu():
             to_query[own] = to_score @ key[seen]
             to_key[seen] += to_score[:, None] * query[own]
         return to_query, to_key, to_value
-
-
-def windowed_model():
-    """The second of two layers sees three tokens back."""
-    config = tiny_model().config.to_dict() | {
-        "use_sliding_window": True,
-        "sliding_window": 3,
-        "layer_types": ["full_attention", "sliding_attention"],
-    }
-    torch.manual_seed(0)
-    return Qwen2ForCausalLM(Qwen2Config(**config)).eval()
 
 
 def alike_in_twos():

@@ -137,10 +137,11 @@ class Handler(BaseHTTPRequestHandler):
         sampling, prompt = body["sampling_params"], body["token_ids"]
         ids = list(range(3, 3 + sampling["max_tokens"]))
         told = ids[:-1] if fault == "short_logprobs" else ids
+        logprobs = {"content": [{"token_id": token, "logprob": -0.5} for token in told]}
         choice = {
             "finish_reason": "abort" if fault == "aborted" else "length",
             "token_ids": ids,
-            "logprobs": {"content": [{"token_id": token, "logprob": -0.5} for token in told]},
+            "logprobs": None if sampling["logprobs"] is None else logprobs,
         }
         return self._json(
             {

@@ -37,6 +37,13 @@ def test_good_answers_become_rollouts(fake: Callable[..., str]) -> None:
     assert client.model_info().max_model_len == 64
 
 
+def test_logprobs_that_nobody_asked_for_are_not_waited_for(fake: Callable[..., str]) -> None:
+    client = client_of(fake())
+    drawn = dict(client.stream(PROMPTS, SAMPLING, seeds=[1, 2], expected_version=0, logprobs=False))
+    assert {rollout.completion_ids for group in drawn.values() for rollout in group} == {(3, 4, 5, 6)}
+    assert {rollout.sampler_logprobs for group in drawn.values() for rollout in group} == {()}
+
+
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [

@@ -106,6 +106,20 @@ def test_the_same_seed_gives_the_same_bits(
     assert client.generate(prompts, sampling, seed=8, expected_version=0) != first
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_without_logprobs_the_same_tokens_come_back(
+    client: EngineClient, sync: CheckpointSync, temperature: float
+) -> None:
+    sampling, seeds = Sampling(4 if temperature else 1, temperature, 60), list(range(len(PROMPTS)))
+    told, bare = (
+        dict(client.stream(PROMPTS, sampling, seeds=seeds, expected_version=0, logprobs=logprobs))
+        for logprobs in (True, False)
+    )
+    assert {rollout.sampler_logprobs for group in bare.values() for rollout in group} == {()}
+    emptied = {at: [replace(rollout, sampler_logprobs=()) for rollout in group] for at, group in told.items()}
+    assert bare == emptied
+
+
 def test_equal_prompts_of_one_call_get_noise_of_their_own(client: EngineClient, sync: CheckpointSync) -> None:
     groups = client.generate([PROMPTS[0]] * 4, Sampling(4, 1.0, 32), seed=7, expected_version=0)
     assert len({rollout.completion_ids for group in groups for rollout in group}) == 16

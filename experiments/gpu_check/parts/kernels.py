@@ -1,4 +1,5 @@
-"""torch's kernels: recomputed attention and the head's scores against plain arithmetic in higher precision."""
+"""torch's kernels: attention of a packed row, recomputed attention and the head's scores against plain arithmetic in higher
+precision."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,16 +8,19 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from transformers import AttentionInterface
 
 from experiments.gpu_check.device import DEVICE, FULL, GIB, best_of_three, relative, sized, wait
 from experiments.gpu_check.findings import Findings
 from oar.method.forward.logprobs import Forward
-from oar.method.forward.packing import Attended, Packing
+from oar.method.forward.packing import ATTENTION, Attended, PackedSequences, Packing
 from oar.method.forward.projection import token_scores
+from oar.method.forward.variable_length import has_kernel
 from oar.method.importance.recomputed_attention import CleanKeys, CopiedKeys, Recomputation, SharedKeys
 
 HEADS, KV_HEADS, SIZE = sized((28, 4, 128), (4, 2, 16))  # Qwen2.5-7B's
 LENGTHS = sized((37, 1000, 4023), (37, 60))  # tokens of the clean forward
+PROMPT, RESTS = sized((700, (37, 1000, 300)), (9, (3, 12, 5)))  # tokens of a group that shares its prompt
 TOKENS, VOCABULARY, WIDTH = sized((4024, 152064, 3584), (40, 1520, 36))
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of outputs, in shares of the largest
 # Nats; bfloat16 logits are rounded to 8 bits, by either way in another order of sums.
@@ -50,7 +54,10 @@ def jobs() -> Iterator[Job]:
 
 
 def run(findings: Findings) -> None:
-    """Attention, then the head."""
+    """Attention of the learner's own forward, then that of credit, then the head."""
+    for dtype in BOUNDS:
+        with findings.case(f"a packed row, {_word(dtype)}"):
+            _row(findings, dtype)
     for job, dtype in product(jobs(), BOUNDS):
         with findings.case(f"{job.name}, {_word(dtype)}"):
             _attention(findings, job, dtype)
@@ -61,6 +68,45 @@ def run(findings: Findings) -> None:
 
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _row(findings: Findings, dtype: torch.dtype) -> None:
+    """A group with its prompt once and a completion alone, against each sequence on its own."""
+    torch.manual_seed(0)
+    lengths = [*(PROMPT + rest for rest in RESTS), RESTS[0]]
+    packing = Packing.of(lengths, DEVICE, [*[PROMPT] * len(RESTS), 0], [*[0] * len(RESTS), 1])
+    tokens, scaling, module = PROMPT + sum(RESTS) + RESTS[0], SIZE**-0.5, nn.Module()
+    module.num_key_value_groups, module.is_causal = HEADS // KV_HEADS, True
+    states = [
+        torch.randn(1, heads, tokens, SIZE, device=DEVICE).to(dtype).requires_grad_()
+        for heads in (HEADS, KV_HEADS, KV_HEADS)
+    ]
+
+    def attend() -> Tensor:
+        packed = PackedSequences(packing.families, DEVICE)
+        output: Tensor = AttentionInterface()[ATTENTION](module, *states, None, packed=packed, scaling=scaling)[0]
+        return output[0]
+
+    def learn() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(attend().float().square().sum(), states)
+
+    exact = [state.detach().double().requires_grad_() for state in states]
+    reference = torch.zeros(tokens, HEADS, SIZE, dtype=torch.float64, device=DEVICE)
+    for row, length in enumerate(lengths):
+        position = torch.arange(length, device=DEVICE)
+        place = packing.places(torch.full_like(position, row), position)
+        query, key, value = (state[0, :, place] for state in exact)
+        output = _causal(query, key, value, position, scaling)
+        reference = reference.index_put((place,), output.transpose(0, 1))
+    expected = torch.autograd.grad(reference.square().sum(), exact)
+    findings.at_most("error of the output", relative(attend(), reference), BOUNDS[dtype])
+    error = max(relative(own, other) for own, other in zip(learn(), expected, strict=True))
+    findings.at_most("error of the gradient", error, BACKWARD * BOUNDS[dtype])
+    took = best_of_three(learn)
+    findings.note("milliseconds", 1000 * took.seconds, "ms")
+    findings.note("memory", took.above / GIB, "GiB")
+    findings.note("in one call", "yes" if has_kernel(*states) else "no", "", "yes in 16 bits from torch 2.12 on")
+    findings.note("kernel", _kernels(learn))
 
 
 def _attention(findings: Findings, job: Job, dtype: torch.dtype) -> None:
@@ -139,15 +185,20 @@ def _plain(forward: Forward, asked: Recomputation, states: Sequence[Tensor], sca
     """Causal attention by position, written down plainly, in double precision, one counterfactual after another."""
     clean, outputs = forward.layers[0], []
     for positions, query, key, value in zip(asked.positions, *states, strict=True):
-        # A key-value head serves several query heads.
         keys, values = (
-            ours.double().index_copy(1, positions, new).repeat_interleave(HEADS // KV_HEADS, dim=0)
-            for ours, new in ((clean.key, key), (clean.value, value))
+            ours.double().index_copy(1, positions, new) for ours, new in ((clean.key, key), (clean.value, value))
         )
-        later = torch.arange(keys.shape[1], device=DEVICE) > positions[:, None]
-        scores = (query @ keys.mT * scaling).masked_fill(later, -torch.inf)
-        outputs.append(scores.softmax(dim=-1) @ values)
+        outputs.append(_causal(query, keys, values, positions, scaling))
     return torch.stack(outputs)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scaling: float) -> Tensor:
+    """(heads, W, D): of queries (heads, W, D) at `positions` (W,), over keys (key-value heads, L, D) from position 0 on."""
+    # A key-value head serves several query heads.
+    keys, values = (states.repeat_interleave(len(query) // len(states), dim=0) for states in (key, value))
+    later = torch.arange(keys.shape[1], device=DEVICE) > positions[:, None]
+    scores = (query @ keys.mT * scaling).masked_fill(later, -torch.inf)
+    return scores.softmax(dim=-1) @ values
 
 
 def _head(findings: Findings, dtype: torch.dtype) -> None:

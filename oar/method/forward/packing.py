@@ -21,7 +21,9 @@ from oar.common.errors import DataError
 from oar.method.forward.prefix_attention import attend_to_prefix_and_own
 from oar.method.forward.variable_length import Sequences, attend_by_sequence, has_kernel
 
-_ATTENTION = "oar_packed"  # no mask is registered for it, so transformers makes none
+ATTENTION = (
+    "oar_packed"  # the name that transformers finds it by; no mask is registered for it, so transformers makes none
+)
 # Tokens. From about here on a completion's attention takes longer than the call of a kernel. A CPU's kernel takes that many keys
 # at a time, so of fewer it can leave out none, and what a mask hides costs little.
 _LONG = 512
@@ -171,7 +173,7 @@ def run_packed(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> 
         )
     _, position = packing.stored()
     sequences = PackedSequences(packing.families, packing.starts.device)
-    with AttentionNamed(model, _ATTENTION):
+    with AttentionNamed(model, ATTENTION):
         hidden = model.base_model(
             inputs_embeds=embeddings[None], position_ids=position[None], use_cache=False, packed=sequences
         ).last_hidden_state[0]
@@ -296,4 +298,4 @@ def _mask(query: Tensor, before: int, width: int | None) -> Tensor | None:
     return ((back >= 0) & (back < (width or before + length)))[None, None]
 
 
-AttentionInterface.register(_ATTENTION, _packed_attention)
+AttentionInterface.register(ATTENTION, _packed_attention)

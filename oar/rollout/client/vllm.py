@@ -76,8 +76,12 @@ class Engine(ABC):
         *,
         seeds: Sequence[int],
         expected_version: int,
+        logprobs: bool = True,
     ) -> Iterator[tuple[int, list[Rollout]]]:
-        """Like `generate`, each prompt's completions as soon as they are there, with its position; a seed for each prompt."""
+        """Like `generate`, each prompt's completions as soon as they are there, with its position; a seed for each prompt.
+
+        Without `logprobs` the rollouts have none: they are most of what an engine sends, and only training reads them.
+        """
         samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
         self._check_prompts(prompts, samplings)
         self._check_version(expected_version)
@@ -85,7 +89,8 @@ class Engine(ABC):
 
         def complete(index: int) -> list[Rollout]:
             server = servers[index % len(servers)]
-            return server.complete(prompts[index], samplings[index], seed=seeds[index], version=expected_version)
+            asked = prompts[index], samplings[index]
+            return server.complete(*asked, seed=seeds[index], version=expected_version, logprobs=logprobs)
 
         yield from in_parallel(complete, len(prompts), IN_FLIGHT * len(servers))
         self._check_version(expected_version)
@@ -204,7 +209,9 @@ class EngineClient(Engine):
         """Make every worker give up what `init_weight_transfer` opened."""
         self._server.call("POST", "/shutdown_weight_transfer_engine")
 
-    def complete(self, prompt: Sequence[int], sampling: Sampling, *, seed: int, version: int) -> list[Rollout]:
+    def complete(
+        self, prompt: Sequence[int], sampling: Sampling, *, seed: int, version: int, logprobs: bool = True
+    ) -> list[Rollout]:
         """`sampling.n` completions of one prompt, which are taken to be of weight version `version`."""
         # One request per prompt, since prompts of one request would share their noise: completion j of a request draws from
         # seed + j. Measured on CPU with one thread: ids and logprobs are bit-equal however the requests arrive (16 x 8 and
@@ -222,20 +229,31 @@ class EngineClient(Engine):
                 "stop": list(sampling.stop),
                 "stop_token_ids": list(sampling.stop_token_ids),
                 "detokenize": bool(sampling.stop),  # text is for strings that end a completion, and for nothing else
-                "logprobs": 0,  # of the sampled token only
+                "logprobs": 0 if logprobs else None,  # of the sampled token only
             },
         }
-        return parse_completions(self._server.call("POST", GENERATE, request), prompt, sampling, version)
+        body = self._server.call("POST", GENERATE, request)
+        return parse_completions(body, prompt, sampling, version, logprobs=logprobs)
 
 
-def parse_completions(body: dict[str, Any], prompt: Sequence[int], sampling: Sampling, version: int) -> list[Rollout]:
-    """The `sampling.n` completions of one prompt from the body of /inference/v1/generate, in order. Raises EngineError."""
+def parse_completions(
+    body: dict[str, Any], prompt: Sequence[int], sampling: Sampling, version: int, *, logprobs: bool = True
+) -> list[Rollout]:
+    """The `sampling.n` completions of one prompt from the body of /inference/v1/generate, in order. Raises EngineError.
+
+    Without `logprobs` none were asked for.
+    """
     choices = numbered_choices(body, sampling.n)
     if body.get("prompt_token_ids") != list(prompt):
         raise EngineError(
             "the engine echoed other prompt token ids than it was sent; it may have truncated the prompt."
         )
-    return [_rollout(choice, tuple(prompt), sampling.max_new_tokens, version) for choice in choices]
+    completions = []
+    for choice in choices:
+        ids = _token_ids(choice, sampling.max_new_tokens)
+        told = _logprobs(choice, ids) if logprobs else ()
+        completions.append(Rollout(tuple(prompt), tuple(ids), told, version, choice["finish_reason"]))
+    return completions
 
 
 def numbered_choices(body: dict[str, Any], n: int) -> list[dict[str, Any]]:
@@ -258,12 +276,16 @@ def numbered_choices(body: dict[str, Any], n: int) -> list[dict[str, Any]]:
     return [by_index[index] for index in range(n)]
 
 
-def _rollout(choice: dict[str, Any], prompt: tuple[int, ...], max_new_tokens: int, version: int) -> Rollout:
+def _token_ids(choice: dict[str, Any], max_new_tokens: int) -> list[int]:
     ids, reason = choice.get("token_ids"), choice["finish_reason"]
     if not isinstance(ids, list) or not ids or any(type(token) is not int or token < 0 for token in ids):
         raise EngineError(f"the engine returned token_ids that are no token ids: {ids!r:.100}.")
     if len(ids) > max_new_tokens or (reason == "length" and len(ids) < max_new_tokens):
         raise EngineError(f"the engine returned {len(ids)} tokens ({reason}) where {max_new_tokens} were the limit.")
+    return ids
+
+
+def _logprobs(choice: dict[str, Any], ids: list[int]) -> tuple[float, ...]:
     logprobs = choice.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list) or [one.get("token_id") for one in content if isinstance(one, dict)] != ids:
@@ -272,4 +294,4 @@ def _rollout(choice: dict[str, Any], prompt: tuple[int, ...], max_new_tokens: in
     values = [one.get("logprob") for one in content]
     if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
         raise EngineError("the engine returned a logprob that is not a finite number; its weights may hold NaN.")
-    return Rollout(prompt, tuple(ids), tuple(float(value) for value in values), version, reason)
+    return tuple(float(value) for value in values)
