@@ -76,7 +76,7 @@ def _row(findings: Findings, dtype: torch.dtype) -> None:
     lengths = [*(PROMPT + rest for rest in RESTS), RESTS[0]]
     packing = Packing.of(lengths, DEVICE, [*[PROMPT] * len(RESTS), 0], [*[0] * len(RESTS), 1])
     tokens, scaling, module = PROMPT + sum(RESTS) + RESTS[0], SIZE**-0.5, nn.Module()
-    module.num_key_value_groups, module.is_causal = HEADS // KV_HEADS, True
+    vars(module).update(num_key_value_groups=HEADS // KV_HEADS, is_causal=True)
     states = [
         torch.randn(1, heads, tokens, SIZE, device=DEVICE).to(dtype).requires_grad_()
         for heads in (HEADS, KV_HEADS, KV_HEADS)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
 from oar.common.errors import DataError
@@ -58,10 +59,11 @@ def training_problem(tiers: Sequence[Tier], stream: str, seed: int, index: int) 
     return _problem(tier, "train", identifier, Random(derive_seed("words", stream, tier.name, seed, index)))
 
 
-def evaluation_set(tier: Tier, split: str, n: int) -> list[WordProblem]:
+@cache  # few questions are of a held-out split, and every point of a learning curve asks for the same ones
+def evaluation_set(tier: Tier, split: str, n: int) -> tuple[WordProblem, ...]:
     """The first `n` problems of a held-out split ("tuning", "curve" or "final"): always the same, no question twice."""
     rng = Random(derive_seed("words", split, tier.name))
-    return first_of_split(split, n, lambda name: _problem(tier, split, f"{tier.name}-{name}", rng))
+    return tuple(first_of_split(split, n, lambda name: _problem(tier, split, f"{tier.name}-{name}", rng)))
 
 
 def write_solution(start: int, operations: Sequence[Operation]) -> str:
