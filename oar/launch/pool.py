@@ -57,9 +57,9 @@ class Job:
 
 
 def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
-    """Run the jobs that are not finished, `parallel_runs` at a time, the longest first: one that were begun last would go on
-    alone. Their servers log to folders in `folder`.
+    """Run the jobs that are not finished, `parallel_runs` at a time. Their servers log to folders in `folder`.
 
+    The longest are begun first: the last to end runs alone, and should not do so for long.
     A job that fails does not end the others. Raises OarError after the last, naming those that failed and why; run again, only
     these are run, from their last checkpoints.
     """
@@ -108,12 +108,10 @@ def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
 
 
 def reckoned_tokens(job: Job) -> float:
-    """Tokens that the learner runs in a whole job, at lengths of which it is known only which method runs more than another."""
-    settings = job.settings
-    credit = importance_work(Method.built(settings).signal, USUAL, settings.learner).tokens
-    return (
-        settings.learner.steps * settings.learner.batch_size * (3 * USUAL.completion + credit)
-    )  # a backward is two forwards
+    """Tokens that the learner runs in a whole job. Lengths are made up: it is for telling long jobs from short ones."""
+    learner, signal = job.settings.learner, Method.built(job.settings).signal
+    update = 3 * USUAL.completion  # a backward is two forwards
+    return learner.steps * learner.batch_size * (update + importance_work(signal, USUAL, learner).tokens)
 
 
 @dataclass

@@ -221,10 +221,13 @@ def curve_point(learner: Learner) -> dict[str, float]:
     """
     if not learner.ranks.first:
         return {}
-    cfg, beside = learner.cfg.evaluation, learner.groups.drawing(learner.step)
-    return _evaluate(
-        learner, "curve", cfg.curve_problems, lambda name: replace(cfg.sampled(name), n=1), beside
-    ).metrics()
+    cfg = learner.cfg.evaluation
+
+    def once_each(name: str) -> Sampling:
+        return replace(cfg.sampled(name), n=1)
+
+    beside = learner.groups.drawing(learner.step)
+    return _evaluate(learner, "curve", cfg.curve_problems, once_each, beside).metrics()
 
 
 def earned(curve: Mapping[str, float]) -> float | None:

@@ -21,9 +21,7 @@ from oar.common.errors import DataError
 from oar.method.forward.prefix_attention import attend_to_prefix_and_own
 from oar.method.forward.variable_length import Sequences, attend_by_sequence, has_kernel
 
-ATTENTION = (
-    "oar_packed"  # the name that transformers finds it by; no mask is registered for it, so transformers makes none
-)
+ATTENTION = "oar_packed"  # as transformers finds it; no mask is registered under this name, so none is made
 # Tokens. From about here on a completion's attention takes longer than the call of a kernel. A CPU's kernel takes that many keys
 # at a time, so of fewer it can leave out none, and what a mask hides costs little.
 _LONG = 512

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.varlen import varlen_attn
 
-_COMPLETE = (
-    "enable_gqa" in signature(varlen_attn).parameters
-)  # torch before 2.12 has a kernel for as many keys' heads as queries'
+# torch before 2.12 has one for as many key-value heads as queries have.
+_SHARES_KEYS = "enable_gqa" in signature(varlen_attn).parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def has_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether FlashAttention takes states (1, heads, N, D) like these: on a GPU that it is built for, in 16 bits."""
     several = query.shape[1] != key.shape[1]
     fits = can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, several))
-    return _COMPLETE and query.shape[-1] % 8 == 0 and fits
+    return _SHARES_KEYS and query.shape[-1] % 8 == 0 and fits
 
 
 def attend_by_sequence(
@@ -72,7 +71,7 @@ def attend_by_sequence(
     """
     queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
     if sequences.keys is not None:
-        keys, values = keys[sequences.keys], values[sequences.keys]
+        keys, values = keys[sequences.keys], values[sequences.keys]  # whose backward sums in float32
     output = varlen_attn(
         queries,
         keys,
