@@ -17,6 +17,7 @@ from tests.experiments.wandb_server import ENTITY, KEY, PROJECT, Recording, serv
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT / "results" / "table1"
+GROUP = str(OmegaConf.load(REAL / "cells" / "oar_g-seed1" / "config.yaml").tracking.group)
 # Each line of what it prints is what one call came to; the key changes on the way.
 CALLS = f"""
 import json, os
@@ -43,7 +44,7 @@ os.environ["WANDB_API_KEY"] = "{KEY}"
 wandb.teardown()
 call(read_project, "{ENTITY}", "missing", None)
 call(read_project, None, "{PROJECT}", "paper")
-project = call(read_project, None, "{PROJECT}", "embedded")
+project = call(read_project, None, "{PROJECT}", "{GROUP}")
 workspace = call(save_workspace, project, "Title", None)
 report = call(save_report, project, "Title", None)
 call(save_workspace, project, "Another", workspace)
@@ -144,7 +145,7 @@ def test_the_workspace_lines_the_methods_up(recorded: tuple[Recording, list[Any]
     filters = [
         (one["key"]["section"], one["key"]["name"], one["op"], one["value"]) for one in runs["filters"]["filters"]
     ]
-    assert filters == [("summary", "seconds/total", ">=", 0), ("run", "group", "=", "embedded")]
+    assert filters == [("summary", "seconds/total", ">=", 0), ("run", "group", "=", GROUP)]
     colours = section["customRunColors"]
     assert len(set(colours.values())) == len(colours) == 4
     assert all(runs["id"] in key for key in colours)
