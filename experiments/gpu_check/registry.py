@@ -14,7 +14,7 @@ PARTS = tuple(
             "kernels",
             "kernels:run",
             120,
-            "Recomputed attention and the head's scores: arithmetic, kernels, time, memory.",
+            "Attention of a row, recomputed attention, the head's scores: arithmetic, kernels, time, memory.",
         ),
         ("full_size", "published:full_size", 200, "Qwen2.5-1.5B's sizes in full: seconds and memory against the plan."),
         ("wide", "published:wide", 150, "Qwen2.5-7B's width: OAR-G over a row of 4,024 tokens."),
