@@ -95,17 +95,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
             # The first rank alone has the curve.
             reached = on_curve and ranks.agree(has_reached(bound, earned(curve)))
             if learner.step % cfg.learner.checkpoint_every == 0 or learner.step == cfg.learner.steps or reached:
-                save_checkpoint(
-                    folder / CHECKPOINTS,
-                    learner.step,
-                    learner.model,
-                    learner.task.tokenizer,
-                    learner.optimizer,
-                    {"identity": cfg.identity(), "accuracy": curve.get(CURVE), "earned": earned(curve)},
-                    keep=cfg.learner.keep_checkpoints,
-                    ranks=ranks,
-                    beside=learner.beside.save,
-                )
+                steady(partial(checkpoint_now, learner, folder, curve))
                 if tracker is not None and cfg.tracking.checkpoints:
                     tracker.log_checkpoint(learner.step, checkpoint_of(folder / CHECKPOINTS, learner.step))
             if tracker is not None:
@@ -212,6 +202,22 @@ def _few_groups(learner: Learner) -> list[GradedGroup]:
     problems = learner.source.problems(0, 0, 1)
     seed = derive_seed(learner.cfg.seed, "sampling", learner.step)
     return grade_groups(problems, sampler.generate(problems, seed=seed, version=learner.step), learner.task)
+
+
+def checkpoint_now(learner: Learner, folder: Path, curve: Mapping[str, float]) -> None:
+    """Save what the run would go on from. The next step's groups are drawn meanwhile, if they are not there yet."""
+    with learner.groups.drawing(learner.step):
+        save_checkpoint(
+            folder / CHECKPOINTS,
+            learner.step,
+            learner.model,
+            learner.task.tokenizer,
+            learner.optimizer,
+            {"identity": learner.cfg.identity(), "accuracy": curve.get(CURVE), "earned": earned(curve)},
+            keep=learner.cfg.learner.keep_checkpoints,
+            ranks=learner.ranks,
+            beside=learner.beside.save,
+        )
 
 
 def curve_point(learner: Learner) -> dict[str, float]:

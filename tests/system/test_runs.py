@@ -171,7 +171,7 @@ def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> N
         "seeds=1",
         "steps=3",
         "parallel_runs=1",
-        "methods=[grpo]",
+        "methods=[grpo,oar_g]",  # the one that takes longer is begun first, and the base model last
         f"output_dir={tmp_path}",
         *SMALL,
         "tracking=disabled",
@@ -185,14 +185,15 @@ def test_table1_interrupted_and_run_again(base_model: Path, tmp_path: Path) -> N
     assert processes_of(tmp_path) == []
     assert not (tmp_path / "table1.csv").exists()
 
-    base = (tmp_path / "cells" / "base-seed1" / "metrics.jsonl").stat().st_mtime_ns
+    finished = tmp_path / "cells" / "oar_g-seed1" / "metrics.jsonl"
+    written = finished.stat().st_mtime_ns
     code, output = run("table1", *options)
     assert code == 0, output
-    assert "1 of 2 runs to do" in output
-    assert (tmp_path / "cells" / "base-seed1" / "metrics.jsonl").stat().st_mtime_ns == base
+    assert "2 of 3 runs to do" in output
+    assert finished.stat().st_mtime_ns == written
     table = pd.read_csv(tmp_path / "table1.csv")
     assert list(table.columns) == ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
-    assert set(table["method"]) == {"base", "grpo"}
+    assert set(table["method"]) == {"base", "grpo", "oar_g"}
     for name in ("table1.md", "claims.csv", "table1.png", "curves.png", "provenance.json"):
         assert (tmp_path / name).stat().st_size > 0
 
