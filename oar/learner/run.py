@@ -249,7 +249,10 @@ def has_reached(bound: float | None, reward: float | None) -> bool:
 def final_evaluation(learner: Learner) -> EvaluationResult:
     """avg@k at the configured temperature and greedy pass@1 on the final split."""
     cfg = learner.cfg.evaluation
-    both = [_evaluate(learner, "final", cfg.final_problems, sampling) for sampling in (cfg.sampled, cfg.greedy)]
+    both = [
+        _evaluate(learner, "final", cfg.final_problems, sampling, nullcontext())
+        for sampling in (cfg.sampled, cfg.greedy)
+    ]
     return concatenate(both)
 
 
@@ -296,7 +299,7 @@ def _evaluate(
     split: str,
     n: int | None,
     sampling: Callable[[str], Sampling],
-    beside: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - it holds nothing
+    beside: AbstractContextManager[None],
 ) -> EvaluationResult:
     cfg = learner.cfg
     benchmarks = load_benchmarks(cfg.benchmark, split, n)

@@ -71,7 +71,7 @@ def attend_by_sequence(
     """
     queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
     if sequences.keys is not None:
-        keys, values = keys[sequences.keys], values[sequences.keys]  # whose backward sums in float32
+        keys, values = keys[sequences.keys], values[sequences.keys]
     output = varlen_attn(
         queries,
         keys,

@@ -80,7 +80,7 @@ class Engine(ABC):
     ) -> Iterator[tuple[int, list[Rollout]]]:
         """Like `generate`, each prompt's completions as soon as they are there, with its position; a seed for each prompt.
 
-        Without `logprobs` the rollouts have none: they are most of what an engine sends, and only training reads them.
+        Without `logprobs` the rollouts have none: only training reads them.
         """
         samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
         self._check_prompts(prompts, samplings)
