@@ -8,6 +8,7 @@ gets the same completions, so that two learners have one draw.
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -46,7 +47,7 @@ class OwnSampling(Engine):
         self.source: ProblemSource = build("data.source", cfg.data.source, cfg.allow_targets)
         self.version = UNKNOWN_VERSION
         self._problems: dict[tuple[int, ...], Problem] = {}  # by prompt
-        self._answers: dict[tuple[int, int, int], list[list[Rollout]]] = {}  # by seed, version and number
+        self._answers: dict[tuple[Any, ...], list[list[Rollout]]] = {}  # by seed, version, number and prompts
         self._words = len(self.task.tokenizer)
         self._special = sorted({*self.task.tokenizer.all_special_ids, *self.task.encode_marker(None)})
 
@@ -88,7 +89,8 @@ class OwnSampling(Engine):
         Of a prompt that goes on in a completion, as for continuations and trees, each is an ending for the same problem.
         """
         samplings = [sampling] * len(prompts) if isinstance(sampling, Sampling) else sampling
-        asked = (seed, expected_version, samplings[0].n)
+        # VinePPO and SPO draw the same number of continuations, of other states.
+        asked = (seed, expected_version, samplings[0].n, tuple(map(tuple, prompts)))
         if asked not in self._answers:
             self._check_version(expected_version)
             streamed, rng = self.source.problems(self.seed, expected_version, len(prompts)), Random(seed)

@@ -21,7 +21,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from oar.common.errors import CheckpointError
 from oar.config import TrainConfig
-from oar.config.saved import changed_settings
 from oar.learner.distributed import ALONE, Ranks
 from oar.learner.optimizer_state import save_optimizer
 from oar.model.lora import ADAPTER_FOLDER, adapter_weights, save_adapter
@@ -115,6 +114,8 @@ def resumable_checkpoint(folder: Path, cfg: TrainConfig) -> Path | None:
     if checkpoint is None:
         return None
     if load_state(checkpoint)["identity"] != cfg.identity():
+        from oar.config.saved import changed_settings  # it needs omegaconf, and this sentence alone needs it
+
         changed = changed_settings(folder / "config.yaml", cfg)
         raise CheckpointError(
             f"{checkpoint} belongs to a run with other settings{f' ({changed})' if changed else ''}: resume with the settings "
