@@ -74,7 +74,7 @@ def arms(cfg: Table1Config) -> dict[str, list[str]]:
     found = {BASE: ["method=grpo"]}
     for name in cfg.methods:
         found[name] = [f"method={name}"]
-        if cfg.shuffled and name != GRPO:
+        if name in cfg.shuffled and name != GRPO:
             found[f"{name}_shuffled"] = [f"method={name}", "method.control=shuffled"]
     return found
 

@@ -197,7 +197,7 @@ class Table1Config(TrainConfig):
     seeds: int
     steps: int | None
     methods: list[str]
-    shuffled: bool
+    shuffled: list[str]
     parallel_runs: int
 
     def __post_init__(self) -> None:
@@ -206,3 +206,4 @@ class Table1Config(TrainConfig):
         require(self.steps is None or self.steps >= 1, "steps", "1 or more", self.steps)
         require(self.parallel_runs >= 1, "parallel_runs", "1 or more", self.parallel_runs)
         require(len(set(self.methods)) == len(self.methods) > 0, "methods", "a list without repetition", self.methods)
+        require(set(self.shuffled) <= set(self.methods), "shuffled", f"a list of some of {self.methods}", self.shuffled)

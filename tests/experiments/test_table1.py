@@ -8,7 +8,7 @@ import pytest
 from experiments.table1.__main__ import arms, overview
 from experiments.table1.page import seconds_by_stage, write_table1
 from oar.analysis.claims.claims import REFERENCE
-from oar.common.errors import DataError
+from oar.common.errors import ConfigError, DataError
 from oar.config import Table1Config, validated
 from oar.runs.folder import read_run
 from tests.config.test_config import composed
@@ -244,7 +244,7 @@ def test_cells_that_cannot_stand_in_one_table_are_refused(tmp_path: Path) -> Non
 
 def test_methods_beside_their_own_weights_on_other_tokens() -> None:
     cfg = validated(composed("profile=laptop", name="table1"), Table1Config)
-    assert cfg.shuffled, "conf/table1_methods has it"
+    assert cfg.shuffled == cfg.methods, "conf/table1_methods has it"
     found = arms(cfg)
     assert {name: found[name] for name in list(found)[:4]} == {
         "base": ["method=grpo"],
@@ -255,3 +255,7 @@ def test_methods_beside_their_own_weights_on_other_tokens() -> None:
     assert list(found)[4:] == [name + end for name in cfg.methods[2:] for end in ("", "_shuffled")]
     plain = validated(composed(name="table1"), Table1Config)
     assert list(arms(plain)) == ["base", "grpo", "oar_g", "oar_p"]
+    one = validated(composed("shuffled=[oar_p]", name="table1"), Table1Config)
+    assert list(arms(one)) == ["base", "grpo", "oar_g", "oar_p", "oar_p_shuffled"]
+    with pytest.raises(ConfigError, match=r"shuffled must be a list of some of .*oar_p.*oar_ga"):
+        validated(composed("shuffled=[oar_ga]", name="table1"), Table1Config)
