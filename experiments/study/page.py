@@ -88,8 +88,8 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
     draw_differences(table, folder / "forest.png", reference=about["reference"])
     pairs = pd.read_csv(folder / PAIRS) if (folder / PAIRS).is_file() else None
     if pairs is not None:
-        line = pairs["arm"] + " - " + pairs["reference"]
-        draw_differences(pairs.assign(arm=line), folder / "pairs.png", reference="the other of the pair")
+        line = pairs["arm"].map(label) + " - " + pairs["reference"].map(label)
+        draw_differences(pairs.assign(line=line), folder / "pairs.png", reference="the other of the pair")
     logged = pd.read_csv(folder / LOGGED) if (folder / LOGGED).is_file() else None
     curves = folder / CURVES  # older studies kept none, and their pictures of curves stay as they were drawn
     if curves.is_file():
@@ -155,9 +155,9 @@ def logged_rows(table: pd.DataFrame, names: Sequence[str]) -> list[list[object]]
 
 
 def draw_differences(table: pd.DataFrame, path: Path, *, reference: str) -> None:
-    """A panel per metric, a line per condition and arm."""
+    """A panel per metric, a line per condition and arm, which has the arm's name where the table has no column `line`."""
     several = table["condition"].nunique() > 1
-    line = table["arm"].map(label) + ("  (" + table["condition"] + ")" if several else "")
+    line = table.get("line", table["arm"].map(label)) + ("  (" + table["condition"] + ")" if several else "")
     rows = table.rename(columns={"difference": "value", "arm": "series"}).assign(line=line)
     panels = {title: rows[rows["metric"] == metric] for metric, title in METRICS.items()}
     draw_dots(

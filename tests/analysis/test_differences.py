@@ -13,7 +13,7 @@ from experiments.table1.page import problems_of, read_cells, write_table1
 from oar.analysis.arms import METRICS
 from oar.analysis.claims.claims import TOO_FEW
 from oar.analysis.reports.differences import differences_from_grpo, differences_section, needed_text
-from oar.analysis.reports.methods import BASE, kind, label, method_order
+from oar.analysis.reports.methods import BASE, kind, label, look, method_order
 from oar.common.errors import DataError
 from oar.evaluation.graded import read_evaluation
 from oar.runs.folder import read_run
@@ -157,3 +157,6 @@ def test_kinds_are_what_the_configs_say() -> None:
     order = sorted(["oracle_error", "shuffled", "oar_gn", "oar_p", "grpo", BASE, "random"], key=method_order)
     assert order == [BASE, "grpo", "oar_p", "oar_gn", "random", "shuffled", "oracle_error"]
     assert [label(one) for one in order[-2:]] == ["shuffled (control)", "oracle_error (oracle)"]
+    assert sorted(["oar_p_shuffled", "oar_gn", "oar_p"], key=method_order) == ["oar_p", "oar_gn", "oar_p_shuffled"]
+    assert label("oar_p_position") == "OAR-P position (control)"
+    assert look("oar_p_position")[1:3] == look("oar_p")[1:3]  # colour and marker

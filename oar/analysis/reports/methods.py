@@ -9,11 +9,15 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from oar.names import CONTROLS as OWN_CONTROLS
+
 BASE, GRPO = "base", "grpo"
 METHOD, CONTROL, ORACLE = "method", "control", "oracle"
 KINDS = (METHOD, CONTROL, ORACLE)
 # They keep the learner and take from the credit what it is said to know: a gain that these have too is not credit's.
 CONTROLS = ("entropy", "random", "position", "shuffled", "inverted", "random_reward")
+# A method under method.control has the control's name behind its own, and is a control as well.
+OF_A_METHOD = tuple(f"_{name}" for name in OWN_CONTROLS if name != "none")
 ORACLES = "oracle_"  # they are told by the task what no method knows
 
 GREY, BLUE, ORANGE, GREEN, VERMILLION = "#7f7f7f", "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -90,7 +94,7 @@ _SET_TO = re.compile(r"(window|routes|budget)_?(\d+)_?")  # a variant of OAR-P a
 
 def kind(method: str) -> str:
     """One of KINDS; the base model and GRPO, which the others are compared with, count as methods."""
-    if method in CONTROLS:
+    if method in CONTROLS or method.endswith(OF_A_METHOD):
         return CONTROL
     return ORACLE if method.startswith(ORACLES) else METHOD
 
@@ -102,14 +106,18 @@ def method_order(method: str) -> tuple[int, int, str]:
 
 
 def look(method: str) -> Look:
-    """Its entry in LOOKS; a variant at a value, as `routes4`, has its family's with the value in the label.
+    """Its entry in LOOKS; a variant at a value, as `routes4`, has its family's with the value in the label, and a method under
+    a control the method's with the control in the label.
 
     What is not in the table has a colour that nothing in it has; colour and marker follow from the name alone.
     """
     if values := _values(method):
         return family(method)._replace(label=f"OAR-P {', '.join(' '.join(value) for value in values)}")
     found = LOOKS.get(method)
-    if found is None:
+    if method.endswith(OF_A_METHOD):
+        of, _, control = method.rpartition("_")
+        found = look(of)._replace(label=f"{label(of)} {control}")
+    elif found is None:
         number = zlib.crc32(method.encode())
         colour, marker = number % len(OTHER_COLOURS), number // len(OTHER_COLOURS) % len(MARKERS)
         found = Look(method, OTHER_COLOURS[colour], MARKERS[marker])
