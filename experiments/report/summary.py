@@ -13,7 +13,7 @@ import pandas as pd
 
 from oar.analysis.claims.claims import NOT_REPRODUCED, NOT_RUN, REPRODUCED, TOO_FEW, VERDICTS, WITHIN
 from oar.analysis.reports.differences import DIFFERENCES, needed_text, one_seed
-from oar.analysis.reports.methods import METHOD, kind, label
+from oar.analysis.reports.methods import GRPO, METHOD, kind, label
 from oar.analysis.reports.page import interval_text
 from oar.evaluation.evaluate import MEAN
 from oar.statistics.intervals import ENDS
@@ -135,7 +135,7 @@ def does_it_matter(table: pd.DataFrame) -> Told | None:
 def _compared(table: pd.DataFrame) -> pd.DataFrame:
     """Name, kind, metric, difference, low, high, seeds, needed, smallest_shown, against."""
     if set(DIFFERENCES) <= set(table.columns):
-        rows = table[table["benchmark"] == MEAN]
+        rows = table[(table["benchmark"] == MEAN) & (table["against"] == GRPO)]
         needed = [needed_text(row) for row in rows.to_dict("records")]
         return rows.assign(name=rows["method"].map(label), needed=needed, against=rows["against"].map(label))
     # A study (experiments/study/studies.py): arms, most of them methods, under conditions; the page says what they are

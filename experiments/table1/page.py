@@ -16,7 +16,7 @@ import pandas as pd
 from oar.analysis.claims.claims import REFERENCE, load_claims
 from oar.analysis.claims.ledger import ledger
 from oar.analysis.claims.page import claims_section
-from oar.analysis.reports.differences import differences_from_grpo, differences_section
+from oar.analysis.reports.differences import differences_section, method_differences
 from oar.analysis.reports.figures import THICK, curve_table, draw_curves, draw_dots, with_sampling
 from oar.analysis.reports.methods import BASE, GRPO, label, looks_of, method_order
 from oar.analysis.reports.page import records, table_lines, with_error, write_csv, write_page
@@ -48,7 +48,7 @@ def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance:
     runs = sorted(read_cells(cells, folder / SCORES), key=lambda run: (method_order(run.arm), run.seed))
     methods = list(dict.fromkeys(run.arm for run in runs))
     scores, problems, trained = read_scores(runs), problems_of(runs), [run for run in runs if run.arm != BASE]
-    compared = differences_from_grpo(runs, scores["metric"].unique().tolist())
+    compared = method_differences(runs, scores["metric"].unique().tolist())
     claims = ledger(load_claims(), trained, full_steps(), pd.read_csv(REGIMES) if REGIMES.is_file() else None)
     paper = pd.read_csv(REFERENCE / "paper.csv", dtype=str, keep_default_na=False)  # 1.0 stays 1.0, a blank stays blank
     curves, overhead = curve_table([(run.arm, run.metrics) for run in trained]), _overhead(runs)
@@ -169,7 +169,7 @@ def draw_table1(scores: pd.DataFrame, compared: pd.DataFrame, path: Path) -> Non
     xlabel = dict.fromkeys(panels, "correct (%)")
     beside = {}
     if len(compared):
-        differences = compared.rename(columns={"difference": "value"})
+        differences = compared[compared["against"] == GRPO].rename(columns={"difference": "value"})
         below = {f"{title}: minus GRPO": differences[differences["metric"] == of] for of, title in titles.items()}
         panels, beside = panels | below, dict.fromkeys(below, 0.0)
         xlabel |= dict.fromkeys(below, "difference (points)")

@@ -12,7 +12,7 @@ from experiments.study.studies import arm_differences
 from experiments.table1.page import problems_of, read_cells, write_table1
 from oar.analysis.arms import METRICS
 from oar.analysis.claims.claims import TOO_FEW
-from oar.analysis.reports.differences import differences_from_grpo, differences_section, needed_text
+from oar.analysis.reports.differences import differences_section, method_differences, needed_text
 from oar.analysis.reports.methods import BASE, kind, label, look, method_order
 from oar.common.errors import DataError
 from oar.evaluation.graded import read_evaluation
@@ -36,7 +36,7 @@ def made(folder: Path, of: dict[tuple[str, int], Scores] = MADE, **more: Any) ->
 
 
 def compared(cells: list[Cell], kept: Path) -> pd.DataFrame:
-    return differences_from_grpo(read_cells(cells, kept), METRICS)
+    return method_differences(read_cells(cells, kept), METRICS)
 
 
 def row(table: pd.DataFrame, benchmark: str = "mean", metric: str = "avg@k") -> dict[str, Any]:
@@ -148,6 +148,22 @@ def test_the_section_says_what_it_shows(tmp_path: Path) -> None:
     assert "*oracle*" not in text
     assert "These are 2 comparisons: were there no difference anywhere, about 0.1 intervals" in text
     assert "No control was run" in differences_section(table.assign(kind="method"))
+
+
+def test_a_method_is_held_against_its_own_control(tmp_path: Path) -> None:
+    names = {"grpo": "grpo", "shuffled": "oar_p"}
+    both = {(names[method], seed): scores for (method, seed), scores in MADE.items()}
+    both |= {("oar_p_shuffled", seed): {"words1": [0.5, 0.5, 0.5], "words2": [0.0]} for seed in (1, 2)}
+    table = compared(made(tmp_path, both), tmp_path / "none")
+    means = table[(table["benchmark"] == "mean") & (table["metric"] == "avg@k")].set_index(["method", "against"])
+    assert means.index.tolist() == [("oar_p", "grpo"), ("oar_p_shuffled", "grpo"), ("oar_p", "oar_p_shuffled")]
+    # seed 1: (50 + 25) / 2 - 25, seed 2: (50 + 75) / 2 - 25
+    assert means.loc[("oar_p", "oar_p_shuffled"), "difference"] == pytest.approx((12.5 + 37.5) / 2)
+    assert means["kind"].tolist() == ["method", "control", "method"]
+    of_grpo, of_control = differences_section(table).split("minus its control")
+    assert "| avg@k | OAR-P shuffled (control) |" in of_grpo
+    assert "| avg@k | OAR-P | +25.0 | [" in of_control
+    assert "minus its control" not in differences_section(table[table["against"] == "grpo"])
 
 
 def test_kinds_are_what_the_configs_say() -> None:

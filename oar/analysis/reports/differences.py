@@ -1,4 +1,4 @@
-"""Is a method's difference from GRPO real, and how many seeds would show it? The table of `oar.analysis.arms.differences`."""
+"""Is a method's difference from GRPO, or from its own control, real, and how many seeds would show it?"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from oar.analysis.arms import NEEDED, differences
-from oar.analysis.reports.methods import BASE, GRPO, kind
+from oar.analysis.reports.methods import BASE, GRPO, OF_A_METHOD, kind
 from oar.analysis.reports.page import rendered
 from oar.evaluation.evaluate import MEAN
 from oar.runs.folder import Run
@@ -23,16 +23,22 @@ DIFFERENCES = [
 TEMPLATE = Path(__file__).with_name("differences.md.j2")
 
 
-def differences_from_grpo(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
+def method_differences(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
     """A row (DIFFERENCES) per metric, method and benchmark, the mean over benchmarks among them: the method minus GRPO, points.
 
-    `runs`: each with its method as `arm`. What cannot be known (one seed, no scores of problems) is blank.
+    Behind them the same of each method minus its own control (`against`), where that was run. `runs`: each with its method as
+    `arm`. What cannot be known (one seed, no scores of problems) is blank.
     """
-    methods = [run for run in runs if run.arm != BASE]
-    table = differences(methods, GRPO, metrics=metrics, each_benchmark=True)
+    arms = dict.fromkeys(run.arm for run in runs if run.arm != BASE)
+    pairs = [(arm, f"{arm}{control}") for arm in arms for control in OF_A_METHOD if f"{arm}{control}" in arms]
+    tables = []
+    for compared, against in ((list(arms), GRPO), *(([arm], control) for arm, control in pairs)):
+        own = [run for run in runs if run.arm in (*compared, against)]
+        tables.append(differences(own, against, metrics=metrics, each_benchmark=True).assign(against=against))
+    table = pd.concat(tables, ignore_index=True)
     if table.empty:
         return pd.DataFrame(columns=DIFFERENCES)
-    table = table.assign(method=table["arm"], kind=table["arm"].map(kind), against=GRPO)[DIFFERENCES]
+    table = table.assign(method=table["arm"], kind=table["arm"].map(kind))[DIFFERENCES]
     table[OF_MEAN] = table[OF_MEAN].where(table["benchmark"] == MEAN)
     return table.astype(dict.fromkeys(("seeds", "problems", *NEEDED), "Int64"))
 
@@ -43,6 +49,8 @@ def differences_section(table: pd.DataFrame) -> str:
     return rendered(
         TEMPLATE,
         rows=rows,
+        from_grpo=rows[rows["against"] == GRPO],
+        from_control=rows[rows["against"] != GRPO],
         kinds=set(rows["kind"]),
         chance=len(rows) * (1 - CONFIDENCE),
         confidence=f"{CONFIDENCE:.0%}",
