@@ -20,7 +20,7 @@ from oar.command_line.overrides import key_of, overrides_of_runs
 from oar.common.errors import ConfigError
 from oar.common.provenance import config_hash
 from oar.config import TrainConfig, validated
-from oar.config.checks import Positive, one_of
+from oar.config.checks import Positive, one_of, require
 from oar.config.composed import composed_run
 from oar.launch.in_turn import run_in_turn
 from oar.launch.pool import Job, joint_provenance, run_missing
@@ -44,6 +44,7 @@ class StudyConfig(TrainConfig):
     pairs: list[list[str]]
     logged: dict[str, str]
     seeds: Positive
+    first_seed: Positive
     overrides: list[str]
     credit: bool
     mistakes: bool
@@ -71,6 +72,8 @@ class StudyConfig(TrainConfig):
             )
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
+        require(self.first_seed == 1 or bool(self.beside), "first_seed", "1 without beside", self.first_seed)
+        require(self.first_seed <= self.seeds, "first_seed", f"seeds ({self.seeds}) at most", self.first_seed)
         unknown = {*self.arms_of, *self.expected} - {*self.conditions}
         unknown |= {arm for arms in self.arms_of.values() for arm in arms} - {*self.arms}
         if unknown:
@@ -126,7 +129,7 @@ def plan(cfg: StudyConfig) -> list[Job]:
     Raises ConfigError where two runs of one seed compute the same, and where `mistakes` cannot be measured on a run.
     """
     jobs: list[Job] = []
-    for seed in range(1, cfg.seeds + 1):
+    for seed in range(cfg.first_seed, cfg.seeds + 1):
         for condition, arm, changed in cfg.compared():
             overrides = [*changed, f"seed={seed}"]
             settings = composed_run(overrides)

@@ -199,6 +199,9 @@ def test_studies_share_their_runs_and_seeds_go_last() -> None:
     _, longer = study("controls", *SMALL, "overrides=['learner.steps=8', 'seed=5']", "seeds=2")
     assert not {run.folder for run in longer} & {run.folder for run in first}
     assert [run.settings.seed for run in longer] == [1, 1, 2, 2]  # what is interrupted has whole comparisons
+    more = ("only=[all_one]", "rates=[3e-4]", "beside=[results/ceilings]", "first_seed=3", "seeds=4")
+    _, added = study("ceilings", *more)
+    assert [run.settings.seed for run in added] == [3, 3, 3, 4, 4, 4]
 
 
 def test_a_study_that_cannot_work_is_refused() -> None:
@@ -206,6 +209,7 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("reference=best", "arms must hold the reference 'best'"),
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
+        ("first_seed=2", "first_seed must be 1 without beside, but is 2"),
         ("+arms.twin=['method=grpo']", "twin and default: grpo are the same run"),
         ("+arms.other=['method=nobody']", "cannot be composed"),
         (
