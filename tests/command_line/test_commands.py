@@ -136,7 +136,7 @@ def validate(name: str, module: ModuleType, overrides: list[str], folder: Path) 
         if name == "study":
             module.overrides_of_all(settings, overrides)
         if name == "table1":
-            jobs = module.plan(replace(settings, seeds=1, methods=["oar_g"]), overrides, folder)
+            jobs = module.plan(replace(settings, seeds=1, methods=["oar_g"], shuffled=[]), overrides, folder)
             assert {job.settings.tracking.group for job in jobs} == {folder.name}, "one table, one group at W&B"
 
 
