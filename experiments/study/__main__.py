@@ -72,7 +72,8 @@ class StudyConfig(TrainConfig):
             )
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
-        require(self.first_seed == 1 or bool(self.beside), "first_seed", "1 without beside", self.first_seed)
+        added = self.ceilings and bool(self.beside)  # pages of other studies say nothing of seeds that are elsewhere
+        require(self.first_seed == 1 or added, "first_seed", "1 without ceilings and beside", self.first_seed)
         require(self.first_seed <= self.seeds, "first_seed", f"seeds ({self.seeds}) at most", self.first_seed)
         unknown = {*self.arms_of, *self.expected} - {*self.conditions}
         unknown |= {arm for arms in self.arms_of.values() for arm in arms} - {*self.arms}

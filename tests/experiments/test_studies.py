@@ -209,7 +209,7 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("reference=best", "arms must hold the reference 'best'"),
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
-        ("first_seed=2", "first_seed must be 1 without beside, but is 2"),
+        ("first_seed=2", "first_seed must be 1 without ceilings and beside, but is 2"),
         ("+arms.twin=['method=grpo']", "twin and default: grpo are the same run"),
         ("+arms.other=['method=nobody']", "cannot be composed"),
         (
