@@ -74,7 +74,8 @@ class DatasetConfig:
     is the solution), else that column, or with `answer_boxed` and no such column the last `\\boxed` of the solution.
     `answer_remove` are texts that are no part of it. `answer_form` integer: "025", 142.0 and "1,000" become 25, 142 and
     1000, and anything else is an error; text: it stays as it is. Up to `max_unanswered` problems without an answer are
-    left out. `solution_remove` is a regular expression; `question_replace` mends known faults.
+    left out. `solution_remove` is a regular expression; `question_replace` mends known faults. `shortest`: only so many
+    problems, those with the shortest questions (before levels are chosen); None: all.
     """
 
     dataset: str | None
@@ -90,6 +91,7 @@ class DatasetConfig:
     solution_remove: str | None = None
     question_replace: dict[str, str] = field(default_factory=dict)
     max_unanswered: int = 0
+    shortest: int | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.columns if name not in FIELDS]
@@ -102,6 +104,7 @@ class DatasetConfig:
             raise ConfigError(f"answer_form must be one of {', '.join(ANSWER_FORMS)}, but is {self.answer_form!r}.")
         if self.max_unanswered < 0:
             raise ConfigError(f"max_unanswered must be 0 or more, but is {self.max_unanswered}.")
+        require(self.shortest is None or self.shortest >= 1, "shortest", "1 or more, or null for all", self.shortest)
 
 
 @dataclass

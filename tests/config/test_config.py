@@ -109,7 +109,7 @@ def test_a_model_brings_its_template_and_the_command_line_has_the_last_word():
     assert validated(composed(), TrainConfig).template is None
 
 
-@pytest.mark.parametrize("profile", ["embedded", "laptop", "paper", "single_gpu"])
+@pytest.mark.parametrize("profile", ["embedded", "laptop", "laptop_gsm8k", "paper", "single_gpu"])
 def test_a_debugging_run_is_small_in_every_profile(profile):
     cfg = validated(composed("debug=one_step", f"profile={profile}", "model.path=folder", "learner.lr=1"), TrainConfig)
     assert (cfg.learner.steps, cfg.learner.batch_size, cfg.evaluation.final_problems) == (1, 32, 2)

@@ -205,6 +205,18 @@ def test_more_problems_without_an_answer_than_known_are_refused(tmp_path: Path) 
         load(path, max_unanswered=2)
 
 
+def test_the_shortest_questions_are_kept_in_the_order_of_the_data(tmp_path: Path) -> None:
+    questions = ["four", "nine long", "one", "six...", "five", "two"]
+    rows = [{"id": str(n), "question": question, "answer": "1"} for n, question in enumerate(questions)]
+    path = write(tmp_path / "mine.jsonl", *rows)
+    for drop in (False, True):
+        found = load_set(path, drop=drop, shortest=3)
+        assert [problem.id for problem in found.problems] == ["0", "2", "5"]  # of three with four letters the first
+        assert found.origin["shortest"] == 3
+    assert len(load(path, shortest=100)) == len(load(path)) == 6
+    assert "shortest" not in load_set(path).origin
+
+
 BAD = [
     GOOD | {"id": "b", "answer": ""},
     GOOD | {"id": "c", "question": None},
@@ -272,6 +284,7 @@ def test_a_missing_column_is_answered_with_the_key_that_names_it(tmp_path: Path)
         ("~benchmark.sources.gsm8k.columns.answer", "columns must name answer"),
         ("benchmark.sources.gsm8k.answer_form=number", "integer, text"),
         ("+benchmark.sources.gsm8k.max_unanswered=-1", "0 or more, but is -1"),
+        ("benchmark.sources.gsm8k.shortest=0", "shortest must be 1 or more, or null for all, but is 0"),
         ("+benchmark.sources.gsm8k.shuffle=true", "shuffle"),
     ],
 )

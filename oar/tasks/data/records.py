@@ -38,12 +38,23 @@ def load_problems(
     if not drop:
         if bad:
             raise DataError(f"{handful(bad)} {ADVICE}")
-        return ProblemSet(name, problems, rows.origin)
+        return _shortest(ProblemSet(name, problems, rows.origin), dataset.shortest)
     unreadable = shared_pool().unreadable({problem.id: problem.answer for problem in problems})
     kept, bad = [problem for problem in problems if problem.id not in unreadable], [*bad, *unreadable.values()]
     if not kept:
         raise DataError(f"{name} must hold a problem that can be used, but has none: {handful(bad)}")
-    return ProblemSet(name, kept, {**rows.origin, "dropped": {"rows": len(bad), "first": bad[:HANDFUL]}})
+    dropped = {"rows": len(bad), "first": bad[:HANDFUL]}
+    return _shortest(ProblemSet(name, kept, {**rows.origin, "dropped": dropped}), dataset.shortest)
+
+
+def _shortest(everything: ProblemSet, n: int | None) -> ProblemSet:
+    """The `n` problems with the shortest questions in characters, in the order of the data; None: all."""
+    if n is None:
+        return everything
+    lengths = [len(problem.question) for problem in everything.problems]
+    chosen = sorted(sorted(range(len(lengths)), key=lengths.__getitem__)[:n])  # stable: of equal lengths the first
+    problems = [everything.problems[place] for place in chosen]
+    return ProblemSet(everything.name, problems, {**everything.origin, "shortest": n})
 
 
 def handful(bad: Sequence[str]) -> str:
