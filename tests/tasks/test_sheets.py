@@ -18,6 +18,7 @@ from oar.tasks.problem import Problem
 from oar.tasks.reward_terms import Completed, RewardTerms
 from oar.tasks.sheets import SHEETS, Sheet, evaluation_set, training_problem
 from oar.tasks.sheets.generator import ANSWERS, REWARDS, SheetProblem, demonstration
+from oar.tasks.sheets.language import ASKED
 from oar.tasks.sheets.teaching import SheetTeaching
 from oar.tasks.task import Task
 from tests.byte_level import byte_level_tokenizer
@@ -59,6 +60,25 @@ def test_a_demonstration_in_which_all_is_known_is_right_and_earns_all(reward: st
         assert earned(made.problem, text) == 1
         assert LESSON.is_good(made.problem, text)
         assert TASK.decode(TASK.encode_gold(made.problem)) == made.problem.answer
+
+
+def test_where_the_asked_entry_stands_is_said_if_its_place_does_not_tell() -> None:
+    made = [training_problem(Sheet(entries=5, asked=None), RL_STREAM, 1, index) for index in range(100)]
+    for index, one in enumerate(made):
+        words = one.problem.question.split()
+        assert words.count(ASKED) == 1
+        assert words[words.index(ASKED) - 1] == one.asked == one.problem.columns[SHEETS]["asked"]
+        text = demonstration(one, 0.3, index % 2, Random(index))
+        digit = text.split()[text.split().index(ASKED) - 1]
+        assert f"{one.asked} {digit} {ASKED} " in text
+        assert text.endswith(f" #### {digit}")
+        ids = TASK.tokenizer.encode(text, add_special_tokens=False)
+        assert TASK.decode(ids) == text
+        causal = TASK.marks(one.problem, ids)["causal"]
+        assert [token for token, mark in enumerate(causal) if mark] == [text.split().index(ASKED) - 1]
+        assert LESSON.is_good(one.problem, text)
+    assert {one.keys.index(one.asked) for one in made} == set(range(5)), "every place"
+    assert ASKED not in training_problem(Sheet(), RL_STREAM, 1, 0).problem.question
 
 
 def test_the_hidden_table_is_one_and_digits_are_known_as_often_as_asked() -> None:

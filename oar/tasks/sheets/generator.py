@@ -9,7 +9,7 @@ from oar.common.seeding import derive_seed
 from oar.config.checks import one_of, require
 from oar.tasks.embedded.splits import first_of_split, split_of
 from oar.tasks.problem import Problem
-from oar.tasks.sheets.language import FILLER, KEYS, MARKER
+from oar.tasks.sheets.language import ASKED, FILLER, KEYS, MARKER
 
 SHEETS = "sheets"  # the name of the benchmark
 ONE, SHARE, ALL = REWARDS = ("one", "share", "all")
@@ -23,8 +23,9 @@ class Sheet:
 
     A prompt lists `entries` distinct ones of `keys` keys; a completion writes each with its digit, one of 1 ... `digits`, and
     then the answer. Which digit is right for a key is the same in every problem, and drawn with `table`. reward: whether the
-    entry in place `asked` is right (one), the share of entries that are (share), or whether all are (all). answer: the digit of
-    the asked entry (one), all keys and digits again (every), or the sum of the digits modulo 10 (checksum).
+    asked entry is right (one), the share of entries that are (share), or whether all are (all). answer: the digit of the asked
+    entry (one), all keys and digits again (every), or the sum of the digits modulo 10 (checksum). asked: place of the asked
+    entry in every problem; None: another place in each, which a word behind that entry names.
     """
 
     entries: int = 8
@@ -32,12 +33,13 @@ class Sheet:
     digits: int = 8
     reward: str = ONE
     answer: str = ONE
-    asked: int = 4
+    asked: int | None = 4
     table: int = 0
 
     def __post_init__(self) -> None:
         require(1 <= self.entries <= self.keys, "sheet.entries", "1 to sheet.keys", self.entries)
-        require(1 <= self.asked <= self.entries, "sheet.asked", "1 to sheet.entries", self.asked)
+        if self.asked is not None:
+            require(1 <= self.asked <= self.entries, "sheet.asked", "1 to sheet.entries, or null", self.asked)
         require(self.keys <= len(KEYS), "sheet.keys", f"at most {len(KEYS)}", self.keys)
         require(2 <= self.digits <= 9, "sheet.digits", "2 to 9", self.digits)
         one_of("sheet.reward", self.reward, REWARDS)
@@ -48,22 +50,23 @@ class Sheet:
         """The hidden table: the right digit of each key."""
         return _table(self.keys, self.digits, self.table)
 
-    def answer_to(self, keys: Sequence[str], digits: Sequence[str]) -> str:
-        """The answer that goes with these entries."""
+    def answer_to(self, keys: Sequence[str], digits: Sequence[str], asked: str) -> str:
+        """The answer that goes with these entries. `asked`: one of the keys."""
         if self.answer == EVERY:
             return " ".join(f"{key} {digit}" for key, digit in zip(keys, digits, strict=True))
         if self.answer == CHECKSUM:
             return str(sum(map(int, digits)) % MODULUS)
-        return digits[self.asked - 1]
+        return digits[keys.index(asked)]
 
 
 @dataclass(frozen=True, slots=True)
 class SheetProblem:
-    """A problem together with what its demonstration is made of: its keys in order."""
+    """A problem together with what its demonstration is made of: its keys in order, and the asked one."""
 
     problem: Problem
     sheet: Sheet
     keys: tuple[str, ...]
+    asked: str
 
 
 def training_problem(sheet: Sheet, stream: str, seed: int, index: int) -> SheetProblem:
@@ -85,23 +88,31 @@ def demonstration(made: SheetProblem, known: float, filler: int, rng: Random, be
     right, sheet = made.sheet.right, made.sheet
     digits = [right[key] if rng.random() < known else str(rng.randint(1, sheet.digits)) for key in made.keys]
     entries = [
-        " ".join([*rng.choices(FILLER, k=filler), key, digit]) for key, digit in zip(made.keys, digits, strict=True)
+        " ".join([*rng.choices(FILLER, k=filler), key, digit, *_behind(sheet, key, made.asked)])
+        for key, digit in zip(made.keys, digits, strict=True)
     ]
-    return between.join([*entries, f"{MARKER} {sheet.answer_to(made.keys, digits)}"])
+    return between.join([*entries, f"{MARKER} {sheet.answer_to(made.keys, digits, made.asked)}"])
 
 
 def _problem(sheet: Sheet, split: str, identifier: str, rng: Random) -> SheetProblem:
     """The next problem whose question falls into `split`."""
     while True:
         keys = rng.sample(KEYS[: sheet.keys], sheet.entries)
-        question = " ".join(keys)
+        asked = keys[sheet.asked - 1] if sheet.asked is not None else rng.choice(keys)
+        question = " ".join(word for key in keys for word in (key, *_behind(sheet, key, asked)))
         if split_of(question) == split:
             break
     digits = [sheet.right[key] for key in keys]
     solution = " ".join(f"{key} {digit}" for key, digit in zip(keys, digits, strict=True))
-    counted = {"reward": sheet.reward, "answer": sheet.answer, "asked": keys[sheet.asked - 1]}
-    problem = Problem(identifier, question, sheet.answer_to(keys, digits), SHEETS, solution, columns={SHEETS: counted})
-    return SheetProblem(problem, sheet, tuple(keys))
+    counted = {"reward": sheet.reward, "answer": sheet.answer, "asked": asked}
+    answer = sheet.answer_to(keys, digits, asked)
+    problem = Problem(identifier, question, answer, SHEETS, solution, columns={SHEETS: counted})
+    return SheetProblem(problem, sheet, tuple(keys), asked)
+
+
+def _behind(sheet: Sheet, key: str, asked: str) -> list[str]:
+    """What stands behind an entry, in the prompt and in a completion: a word that names the asked one, if its place does not."""
+    return [ASKED] if sheet.asked is None and key == asked else []
 
 
 @cache

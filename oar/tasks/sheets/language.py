@@ -6,9 +6,10 @@ from oar.tasks.words import language
 
 MARKER = language.MARKER
 KEYS = tuple(consonant + vowel for consonant in "bcdfghjklmnpqrstvwxz" for vowel in "aeiou")
-FILLER = tuple(word for word in language.FILLER if word not in KEYS)  # "me"
+ASKED = "here"  # follows the asked entry where its place differs between sheets
+FILLER = tuple(word for word in language.FILLER if word not in (*KEYS, ASKED))  # not "me" either
 
 
 def words() -> list[str]:
     """All of them in a fixed order, digits first."""
-    return [*string.digits, MARKER, *KEYS, *FILLER]
+    return [*string.digits, MARKER, *KEYS, *FILLER, ASKED]
