@@ -30,12 +30,16 @@ CEILING = 1.0  # of `standing`
 def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, provenance: Mapping[str, Any]) -> Path:
     """Write the page of a study that trains to a threshold, its table and its picture into `folder`; returns the page.
 
-    `about["beside"]`: folders of earlier pages, whose runs stand on this one too, but for those that were run anew.
+    `about["beside"]`: folders of earlier pages, whose runs stand on this one too, but for those that were run anew and those
+    of a condition that has other settings now.
     """
     costs, about = pd.DataFrame([run_costs(run) for run in runs]), dict(about)
     earlier = [_earlier(Path(folder)) for folder in about["beside"]]
     for table, told in earlier:
-        costs = pd.concat([costs, table], ignore_index=True).drop_duplicates(["condition", "arm", "rate", "seed"])
+        was = told["study"]["conditions"]
+        changed = [name for name, settings in about["conditions"].items() if was.get(name, settings) != settings]
+        kept = table[~table["condition"].isin(changed)]
+        costs = pd.concat([costs, kept], ignore_index=True).drop_duplicates(["condition", "arm", "rate", "seed"])
         for key in ("conditions", "arms", "kinds", "expected"):
             about[key] = told["study"][key] | about[key]
         about["steps"] = sorted({*told["study"]["steps"], *about["steps"]})

@@ -165,7 +165,7 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     runs = [*(replace(run, condition="share") for run in reversed(share)), anew]
     more = about | {"conditions": {"share": ["b"]}, "arms": {"grpo": [], "oar_p": [], "oar_gn": []}, "expected": {}}
     more |= {"kinds": {"grpo": "method", "oar_p": "method", "oar_gn": "method"}, "beside": [str(before)]}
-    text = write_ceilings(more, runs, after, {"command": "the second"}).read_text()
+    text = write_ceilings(more, runs, after, first | {"command": "the second"}).read_text()
     assert "2026-11-01, c0ffee\nthe first command\n" in text
     assert "| `oar_p` | method | 0.001 * | 20 [10, 20] |" in text  # seed 1 anew, seeds 2 and 3 as they were
     assert "| one | 30 (`grpo`) | 10 (`oracle_causal`) | 20 (`oar_p`) |" in text
@@ -176,6 +176,12 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     assert text.index("| `grpo` |", text.index("## share")) < text.index("| `oar_gn` |", text.index("## share"))
     assert list(committed_regimes(after)) == ["one", "share"]
     assert json.loads((after / "provenance.json").read_text())["study"]["conditions"] == {"one": ["a"], "share": ["b"]}
+    # Runs of a condition with other settings are not comparable: they do not stay.
+    now = more | {"conditions": {"share": ["c"]}, "beside": [str(after)]}
+    write_ceilings(now, [replace(share[0], condition="share")], after, {"command": "the third"})
+    costs = pd.read_csv(after / "steps.csv")
+    assert costs[costs["condition"] == "share"]["arm"].tolist() == ["grpo"]
+    assert len(costs) == 16
     with pytest.raises(DataError, match=r"has no steps\.csv"):
         write_ceilings(more | {"beside": [str(tmp_path)]}, runs, after, {"command": "x"})
 
