@@ -115,7 +115,8 @@ class OwnSampling(Engine):
             completion, reason = drawn[number][: rng.randint(*self.reasoning)], "length"
             answer = problem.answer if right else f"{int(problem.answer) + 1}"
             if isinstance(self.source, SheetsSource):
-                sheet = SheetProblem(problem, self.source.sheet, tuple(problem.question.split()))
+                keys, asked = tuple(problem.solution.split()[::2]), problem.columns[SHEETS]["asked"]
+                sheet = SheetProblem(problem, self.source.sheet, keys, asked)
                 said, _, answer = demonstration(sheet, float(right), 0, rng).partition(f" {self.task.marker} ")
                 completion = tokenizer.encode(said, add_special_tokens=False)
             if all_right or number < sampling.n - 1:

@@ -66,7 +66,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     about = provenance["study"]
     costs = pd.read_csv(folder / STEPS)
     summary = summarised(costs, about["kinds"], about["reference"])
-    draw_standing(summary, list(about["arms"]), folder / "standing.png")
+    draw_standing(summary, arms_in_order(about), folder / "standing.png")
     return write_page(
         folder / f"{about['name']}.md",
         TEMPLATE,
@@ -75,14 +75,19 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         summary=summary,
         shown=shown,
         regimes=regimes(summary, about["reference"]),
+        pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )
 
 
+def arms_in_order(about: Mapping[str, Any]) -> list[str]:
+    """Methods before controls before oracles, each as every page has them."""
+    return sorted(about["arms"], key=lambda arm: (KINDS.index(about["kinds"][arm]), method_order(arm)))
+
+
 def in_order(costs: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataFrame:
-    """By condition as the study has them, then methods before controls before oracles: runs of several pages are mixed."""
-    arms = sorted(about["arms"], key=lambda arm: (KINDS.index(about["kinds"][arm]), method_order(arm)))
-    order = {"condition": list(about["conditions"]), "arm": arms}
+    """By condition as the study has them, then by arm: runs of several pages are mixed."""
+    order = {"condition": list(about["conditions"]), "arm": arms_in_order(about)}
     keys = [*order, "rate", "seed"]
     return costs.sort_values(keys, key=lambda of: of.map(order[of.name].index) if of.name in order else of)
 
@@ -140,6 +145,31 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
             known = np.isfinite(gap) and gap != 0
             rows.loc[own.index, name] = ((slow - own[end]) / gap).where(np.isfinite(own[end])) if known else np.nan
     return rows
+
+
+def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> dict[str, pd.DataFrame]:
+    """By condition under how many seeds an arm (row) gets there sooner, and later, than the reference and each control (column).
+
+    "4 : 1 of 5"; a seed counts for no side where both get there at the same point, or neither does. Each arm at its best rate.
+    """
+    best = steps_at_best_rate(costs)["rate"]
+    chosen = [best[condition, arm] for condition, arm in zip(costs["condition"], costs["arm"], strict=True)]
+    counted = costs[costs["rate"] == chosen]
+    counted = counted.assign(steps=counted["steps"].astype(float).where(counted["reached"], np.inf))
+    found: dict[str, pd.DataFrame] = {}
+    for condition, own in counted.groupby("condition", sort=False):
+        arms, steps = list(own["arm"].unique()), own.pivot(index="seed", columns="arm", values="steps")
+        against = [arm for arm in arms if arm == reference or kinds[arm] == CONTROL]
+        found[str(condition)] = pd.DataFrame(
+            {other: {arm: _sides(steps[[arm, other]]) for arm in arms if arm not in against} for other in against}
+        )
+    return found
+
+
+def _sides(pair: pd.DataFrame) -> str:
+    """Of two arms, a column each, seeds under which the first has fewer steps, and more, of those that both were run with."""
+    mine, other = pair.dropna().to_numpy().T
+    return f"{(mine < other).sum()} : {(mine > other).sum()} of {len(mine)}"
 
 
 def regimes(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:

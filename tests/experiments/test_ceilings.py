@@ -19,6 +19,7 @@ from experiments.study.ceilings import (
     kind_of,
     regimes,
     run_costs,
+    seed_by_seed,
     shown,
     summarised,
     write_ceilings,
@@ -123,6 +124,22 @@ def test_where_arms_stand(tmp_path: Path) -> None:
     }
 
 
+def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
+    steps = {
+        "grpo": [(1, 30, True), (2, 30, True), (3, 40, False), (4, 10, True)],
+        "oar_p": [(1, 20, True), (2, 30, True), (3, 40, False), (5, 20, True)],
+        "oar_p_shuffled": [(1, 10, True), (2, 40, False), (3, 40, True), (5, 20, True)],
+    }
+    rows = [("one", arm, 1e-3, *run) for arm, runs in steps.items() for run in runs]
+    worse = [("one", "oar_p", 1e-4, seed, 10, seed == 1) for seed in (1, 2, 3)]  # a rate that is not oar_p's best
+    costs = pd.DataFrame([*rows, *worse], columns=["condition", "arm", "rate", "seed", "steps", "reached"])
+    table = seed_by_seed(costs, KINDS, "grpo")["one"]
+    assert table.to_dict() == {
+        "grpo": {"oar_p": "1 : 0 of 3"},  # seed 2 alike, 3 neither, 4 and 5 run with one arm alone
+        "oar_p_shuffled": {"oar_p": "1 : 2 of 4"},
+    }
+
+
 def test_the_range_of_seeds_holds_the_median_as_often_as_said() -> None:
     draws = np.random.default_rng(0).normal(size=(20_000, 3))
     held = ((draws.min(axis=1) < 0) & (draws.max(axis=1) > 0)).mean()
@@ -145,6 +162,7 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
         "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 | 90 |" in text
     )
     assert "| one | 30 (`grpo`) | 10 (`oracle_causal`) | 20 (`oar_p`) |" in text
+    assert "| `oar_p` | 3 : 0 of 3 | 3 : 0 of 3 |" in text
     assert (folder / "standing.png").read_bytes().startswith(b"\x89PNG")
     assert committed_regimes(folder)["one"]["practical"] == {"arm": "oar_p", "steps": 20.0}
     judge(folder, analysis={"command": "reanalyse"})

@@ -192,12 +192,14 @@ def draw_dots(
 ) -> None:
     """A panel per title with `dots`; those beside each other share their lines. `beside`: by title where one has its dotted line.
 
-    Several series have one legend. `least`: where every axis begins at the latest, and where a line without a value has a cross;
-    `xlabel`: by title; `note`: above them all.
+    Several series on a line have one legend; where each line is a series, lines stand in the order of `looks`. `least`: where
+    every axis begins at the latest, and where a line without a value has a cross; `xlabel`: by title; `note`: above them all.
     """
     of_all = pd.concat(rows.values())
-    order, titles = list(dict.fromkeys(of_all["line"])), list(rows)
     together = of_all["series"].nunique() if of_all.groupby("line")["series"].nunique().max() > 1 else 1
+    if together == 1:  # no panel has all lines
+        of_all = of_all.sort_values("series", key=lambda names: names.map(list(looks).index), kind="stable")
+    order, titles = list(dict.fromkeys(of_all["line"])), list(rows)
     rows_of = [titles[start : start + columns] for start in range(0, len(titles), columns)]
     known = [{line for title in row for line in rows[title]["line"]} for row in rows_of]
     lines_of = {
