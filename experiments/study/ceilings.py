@@ -143,7 +143,9 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
         gap = slow - float(own.loc[own["kind"] == ORACLE, "steps"].min())
         for name, end in (("standing", "steps"), ("standing_low", "steps_high"), ("standing_high", "steps_low")):
             known = np.isfinite(gap) and gap != 0
-            rows.loc[own.index, name] = ((slow - own[end]) / gap).where(np.isfinite(own[end])) if known else np.nan
+            # A range with a run that does not get there ends at the steps that it ran, or it would look like one point.
+            stands = (slow - own[end].clip(upper=own["longest"])) / gap
+            rows.loc[own.index, name] = stands.where(np.isfinite(own["steps"])) if known else np.nan
     return rows
 
 
@@ -220,7 +222,7 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
         beside=dict.fromkeys(panels, CEILING),
         least=0.0,
         xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
-        note="median over seeds, and their range; ×: does not get there; no mark: not run",
+        note="median over seeds, and their range (a run that never gets there: by its steps); ×: half never do; no mark: not run",
     )
 
 

@@ -124,6 +124,18 @@ def test_where_arms_stand(tmp_path: Path) -> None:
     }
 
 
+def test_a_range_goes_on_to_a_run_that_does_not_get_there() -> None:
+    runs = {"grpo": [50, 50, 50], "oracle_causal": [10, 10, 10], "oar_p": [20, 30, None]}
+    rows = [
+        ("one", arm, 1e-3, seed, steps is not None, steps or 70, 0, 0.0)
+        for arm, of in runs.items()
+        for seed, steps in enumerate(of)
+    ]
+    costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps", "tokens", "seconds"])
+    stands = summarised(costs, KINDS, "grpo").set_index("arm").loc["oar_p"]
+    assert [stands[f"standing{end}"] for end in ("_low", "", "_high")] == [-0.5, 0.5, 0.75]
+
+
 def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
     steps = {
         "grpo": [(1, 30, True), (2, 30, True), (3, 40, False), (4, 10, True)],
