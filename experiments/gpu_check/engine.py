@@ -115,8 +115,7 @@ class OwnSampling(Engine):
             completion, reason = drawn[number][: rng.randint(*self.reasoning)], "length"
             answer = problem.answer if right else f"{int(problem.answer) + 1}"
             if isinstance(self.source, SheetsSource):
-                keys, asked = tuple(problem.solution.split()[::2]), problem.columns[SHEETS]["asked"]
-                sheet = SheetProblem(problem, self.source.sheet, keys, asked)
+                sheet = SheetProblem(problem, self.source.sheet)
                 said, _, answer = demonstration(sheet, float(right), 0, rng).partition(f" {self.task.marker} ")
                 completion = tokenizer.encode(said, add_special_tokens=False)
             if all_right or number < sampling.n - 1:

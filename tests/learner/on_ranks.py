@@ -148,7 +148,7 @@ class WrittenCompletions:
         return f"We start with {start} . {'So ' * rng.randrange(4)}{equations}{ending}"
 
     def sheet(self, problem: Problem, rng: Random) -> str:
-        return demonstration(SheetProblem(problem, self.source.sheet, tuple(problem.question.split())), 0.5, 0, rng)
+        return demonstration(SheetProblem(problem, self.source.sheet), 0.5, 0, rng)
 
     def rollout(self, prompt: Sequence[int], text: str, longest: int) -> Rollout:
         """Cut where it is too long; where it has no answer, it goes on as long as a part of a completion may."""

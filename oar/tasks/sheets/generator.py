@@ -61,12 +61,20 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class SheetProblem:
-    """A problem together with what its demonstration is made of: its keys in order, and the asked one."""
+    """A problem together with the sheet it is one of."""
 
     problem: Problem
     sheet: Sheet
-    keys: tuple[str, ...]
-    asked: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those of its entries, in order."""
+        return tuple(self.problem.solution.split()[::2])
+
+    @property
+    def asked(self) -> str:
+        """The key of the asked entry."""
+        return self.problem.columns[SHEETS]["asked"]
 
 
 def training_problem(sheet: Sheet, stream: str, seed: int, index: int) -> SheetProblem:
@@ -107,7 +115,7 @@ def _problem(sheet: Sheet, split: str, identifier: str, rng: Random) -> SheetPro
     counted = {"reward": sheet.reward, "answer": sheet.answer, "asked": asked}
     answer = sheet.answer_to(keys, digits, asked)
     problem = Problem(identifier, question, answer, SHEETS, solution, columns={SHEETS: counted})
-    return SheetProblem(problem, sheet, tuple(keys), asked)
+    return SheetProblem(problem, sheet)
 
 
 def _behind(sheet: Sheet, key: str, asked: str) -> list[str]:
