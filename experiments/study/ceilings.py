@@ -16,7 +16,7 @@ import pandas as pd
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import write_csv, write_page
-from oar.analysis.thresholds import STEPS, steps_at_best_rate
+from oar.analysis.thresholds import STEPS, steps_at_best_rate, steps_to_threshold
 from oar.common.errors import DataError
 from oar.learner.run import CURVE, EARNED
 from oar.runs.folder import Run
@@ -156,8 +156,7 @@ def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) 
     """
     best = steps_at_best_rate(costs)["rate"]
     chosen = [best[condition, arm] for condition, arm in zip(costs["condition"], costs["arm"], strict=True)]
-    counted = costs[costs["rate"] == chosen]
-    counted = counted.assign(steps=counted["steps"].astype(float).where(counted["reached"], np.inf))
+    counted = costs.assign(steps=steps_to_threshold(costs))[costs["rate"] == chosen]
     found: dict[str, pd.DataFrame] = {}
     for condition, own in counted.groupby("condition", sort=False):
         arms, steps = list(own["arm"].unique()), own.pivot(index="seed", columns="arm", values="steps")

@@ -7,13 +7,18 @@ STEPS = "steps.csv"
 ENDS = ("median", "low", "high")
 
 
+def steps_to_threshold(costs: pd.DataFrame) -> pd.Series:
+    """Steps of each run, infinite where it does not get there; costs: columns reached, steps."""
+    return costs["steps"].astype(float).where(costs["reached"].astype(bool), np.inf)
+
+
 def steps_at_best_rate(costs: pd.DataFrame) -> pd.DataFrame:
     """By (condition, arm): rate, and ENDS, the median, least and most steps over seeds at the learning rate of the least median.
 
-    costs: columns condition, arm, rate, reached, steps. A run that does not get there takes infinitely many; of rates with equal
-    medians the one whose most, then least, steps are fewer counts.
+    costs: columns condition, arm, rate, reached, steps. Of rates with equal medians the one whose most, then least, steps are
+    fewer counts.
     """
-    counted = costs.assign(steps=costs["steps"].astype(float).where(costs["reached"].astype(bool), np.inf))
+    counted = costs.assign(steps=steps_to_threshold(costs))
     by_rate = counted.groupby(["condition", "arm", "rate"], sort=False)["steps"].agg(["median", "min", "max"])
     by_rate.columns = pd.Index(ENDS)
     order = by_rate.sort_values(["median", "high", "low"], kind="stable")
