@@ -13,13 +13,13 @@ from matplotlib.text import Text
 from experiments.reanalyse import pictures_of, table_of
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.page import read_levels
-from experiments.study.ceilings import STEPS, draw_standing, summarised
+from experiments.study.ceilings import STEPS, arms_in_order, draw_standing, summarised
 from experiments.study.credit_dynamics import draw_credit, draw_profile
 from experiments.study.mistakes import draw_mistakes
 from experiments.study.page import draw_differences
 from experiments.table1.page import draw_table1, read_cells, read_scores
 from oar.analysis.reports.figures import SHOWN, curve_table, draw_curves
-from oar.analysis.reports.methods import LOOKS, METHOD, OTHER_COLOURS, look, numbered
+from oar.analysis.reports.methods import KINDS, LOOKS, METHOD, OTHER_COLOURS, label, look, numbered
 from oar.analysis.reports.signals import Pictures
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -51,7 +51,7 @@ def drawn_by(folder: Path) -> None:
     elif (folder / STEPS).is_file():
         about = made["study"]
         summary = summarised(pd.read_csv(folder / STEPS), about["kinds"], about["reference"])
-        draw_standing(summary, list(about["arms"]), nowhere)
+        draw_standing(summary, arms_in_order(about), nowhere)
     else:
         found: Pictures | None = pictures_of(folder)
         assert found is not None
@@ -131,6 +131,15 @@ def test_an_arm_that_does_not_get_there_is_told_from_one_that_was_not_run() -> N
         run = costs.loc[costs["condition"] == axes.get_title(loc="left"), "arm"].nunique()
         marks = sum(len(line.get_xdata()) for line in axes.get_lines() if line.get_marker() not in ("", "None"))
         assert marks == run < len(about["arms"])
+
+
+def test_methods_stand_above_controls_above_oracles() -> None:
+    """In every panel, though no panel has all arms and the table has them as they were run."""
+    kinds = json.loads((RESULTS / "ceilings/provenance.json").read_text())["study"]["kinds"]
+    kind_by_label = {label(arm): KINDS.index(kind) for arm, kind in kinds.items()}
+    for axes in figures_of(RESULTS / "ceilings")[0].get_axes():
+        drawn = [kind_by_label[text.get_text()] for text in axes.get_yticklabels()]
+        assert drawn == sorted(drawn), axes.get_title()
 
 
 def test_what_is_not_in_the_table_has_a_look_of_its_own() -> None:
