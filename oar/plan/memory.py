@@ -7,10 +7,8 @@ from oar.learner.credit import Method
 from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, TeacherDivergence, TopDivergence
 from oar.method.forward.projection import GPU_BLOCK, KEPT
 from oar.method.importance import (
-    ActionWeights,
     AttentionGradientDrop,
     AttentionGradientImportance,
-    CounterfactualDrop,
     CreditSignal,
     ExactAdvantages,
     ExactWeights,
@@ -20,12 +18,9 @@ from oar.method.importance import (
     GrailWeights,
     ImplicitReward,
     ImplicitRewardAdvantages,
-    InvertedImportance,
+    MadeFrom,
     PerturbationImportance,
     SelfDistilledWeights,
-    ShuffledImportance,
-    SignedAdvantages,
-    SignMatchedImportance,
     ValueHeadAdvantages,
 )
 from oar.plan.assumptions import Assumptions
@@ -137,14 +132,7 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
     """
     size, checkpointing = NUMBER_BYTES[cfg.learner.compute_dtype], cfg.learner.activation_checkpointing
     match estimator:
-        case (
-            ShuffledImportance(of=of)
-            | InvertedImportance(of=of)
-            | SignMatchedImportance(of=of)
-            | SignedAdvantages(of=of)
-            | CounterfactualDrop(of=of)
-            | ActionWeights(of=of)
-        ):
+        case MadeFrom(of=of):
             return _signal(cfg, model, assume, of)
         case GradientNormImportance(max_tokens_per_forward=most) if not cfg.probe.needs_answer:  # a forward of its own
             return _activations(model, size, _at_once(cfg, assume, most), checkpointing)

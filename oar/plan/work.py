@@ -6,7 +6,6 @@ from typing import Protocol, runtime_checkable
 from oar.config import LearnerConfig, ProbeConfig, TrainConfig
 from oar.method.auxiliary import AuxiliaryLoss, CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.importance import (
-    ActionWeights,
     AttentionGradientDrop,
     AttentionGradientImportance,
     ContinuationAdvantages,
@@ -21,16 +20,14 @@ from oar.method.importance import (
     HighEntropyWeights,
     ImplicitRewardAdvantages,
     InformationAdvantages,
-    InvertedImportance,
+    MadeFrom,
     PerturbationImportance,
     SelfDistilledWeights,
     ShearWeights,
-    ShuffledImportance,
-    SignedAdvantages,
-    SignMatchedImportance,
     TokenBaseline,
     TreeAdvantages,
     ValueHeadAdvantages,
+    reads_gold,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
@@ -162,18 +159,14 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
     on_policy = learner.updates_per_rollout == 1
     scored_first = whole if on_policy else Work()
     match estimator:
-        case (
-            ShuffledImportance(of=of)
-            | InvertedImportance(of=of)
-            | SignMatchedImportance(of=of)
-            | SignedAdvantages(of=of)
-            | ActionWeights(of=of)
-        ):
-            return importance_work(of, lengths, learner)
+        case SaysItsWork():
+            return estimator.work(lengths)
         case CounterfactualDrop(of=of):  # the right answer has a clean forward of its own
             return lengths.forward(lengths.reasoning + lengths.tail, lengths.answer) + importance_work(
                 of, lengths, learner
             )
+        case MadeFrom(of=of):
+            return importance_work(of, lengths, learner)
         case AttentionGradientDrop():
             clean = lengths.forward(lengths.reasoning + lengths.tail, lengths.answer)
             return clean + _gradient_norm(lengths, checkpointing) + _attention_again(lengths)
@@ -220,7 +213,7 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
         case PerturbationImportance(budget=int(budget)):
             chosen = _counterfactuals(estimator, lengths, min(budget, lengths.reasoning))
             return _gradient_norm(lengths, checkpointing) + chosen
-    return estimator.work(lengths) if isinstance(estimator, SaysItsWork) else Work()
+    return Work()
 
 
 def probed(probe: ProbeConfig, lengths: Lengths) -> tuple[Lengths, Work]:
@@ -239,8 +232,8 @@ def probed(probe: ProbeConfig, lengths: Lengths) -> tuple[Lengths, Work]:
 
 def reads_outcome(estimator: CreditSignal) -> bool:
     """Whether a signal, or the one it is made from, looks at the outcome that the probe says."""
-    if isinstance(estimator, ShuffledImportance | InvertedImportance):
-        return reads_outcome(estimator.of)
+    if isinstance(estimator, MadeFrom):
+        return reads_outcome(estimator.of) and not reads_gold(estimator)
     by_gradient = GradientImportance | GradientNormImportance | AttentionGradientImportance
     return isinstance(estimator, PerturbationImportance | by_gradient)
 
@@ -287,9 +280,10 @@ def _prefixes(lengths: Lengths) -> Work:
 
 def is_known(estimator: CreditSignal) -> bool:
     """Whether a plan counts what it computes; one of somebody else's that says nothing counts as nothing."""
-    if isinstance(estimator, ShuffledImportance | InvertedImportance):
-        return is_known(estimator.of)
-    return type(estimator).__module__.startswith("oar.method.") or isinstance(estimator, SaysItsWork)
+    if isinstance(estimator, SaysItsWork):
+        return True
+    own = type(estimator).__module__.startswith("oar.method.")
+    return own and (not isinstance(estimator, MadeFrom) or is_known(estimator.of))
 
 
 def _gradient_norm(lengths: Lengths, checkpointing: bool) -> Work:

@@ -20,6 +20,7 @@ from oar.method.importance import (
     ActionWeights,
     AttentionGradientImportance,
     ContinuationAdvantages,
+    CounterfactualDrop,
     EntropyBonusWeights,
     EntropyImportance,
     GradientImportance,
@@ -34,6 +35,7 @@ from oar.method.importance import (
     SelfDistilledWeights,
     ShearWeights,
     ShuffledImportance,
+    SignMatchedImportance,
     TokenBaseline,
     gives,
 )
@@ -335,9 +337,13 @@ def test_an_estimator_of_somebody_else_says_what_it_costs_or_counts_as_nothing()
         def work(self, lengths):
             return Work(tokens=2 * lengths.shown)
 
+    class Made(Costly):
+        of = PerturbationImportance()
+
     assert work(Mine()) == Work()
-    assert work(Costly()) == work(ShuffledImportance(Costly())) == Work(tokens=38)
-    assert [is_known(one) for one in (Mine(), Costly(), ShuffledImportance(Mine()))] == [False, True, False]
+    assert work(Costly()) == work(ShuffledImportance(Costly())) == work(Made()) == Work(tokens=38)
+    unknown = (Mine(), ShuffledImportance(Mine()), SignMatchedImportance(Mine()))
+    assert [is_known(one) for one in (*unknown, Costly(), Made())] == [False, False, False, True, True]
 
 
 def test_what_a_probe_without_an_answer_span_costs_by_hand():
@@ -352,10 +358,10 @@ def test_what_a_probe_without_an_answer_span_costs_by_hand():
         probe = ProbeConfig((reference and "reference") or name, 0, None, None if reference else "folder", reference)
         assert probed(probe, LENGTHS) == (lengths, forward(lengths.shown, lengths.answer))
     assert probed(ProbeConfig("as_mean", 0, None), LENGTHS) == (LENGTHS, Work())
-    assert [reads_outcome(one) for one in (ShuffledImportance(PerturbationImportance()), EntropyImportance())] == [
-        True,
-        False,
-    ]
+    oar_p = PerturbationImportance()
+    signed = SignMatchedImportance(CounterfactualDrop(oar_p))  # reads the right answer, whatever the probe is
+    read = [reads_outcome(one) for one in (ShuffledImportance(oar_p), EntropyImportance(), signed)]
+    assert read == [True, False, False]
 
 
 def test_a_plan_holds_the_reward_model_and_computes_with_its_sizes():

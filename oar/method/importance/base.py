@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -196,6 +196,15 @@ class AdvantageEstimator(Protocol):
 
 
 CreditSignal = ImportanceEstimator | WeightEstimator | AdvantageEstimator
+
+
+@runtime_checkable
+class MadeFrom(Protocol):
+    """A signal that is made from another one: its control, its sign, or its numbers on some tokens."""
+
+    of: Any
+
+
 GIVES = ("importance", "weights", "advantages")
 
 
@@ -209,7 +218,7 @@ def needs_batch(signal: CreditSignal) -> bool:
 
     Such a signal is called once with all completions of a step, whose `scores` then have no forward: it runs its own.
     """
-    return getattr(signal, "needs_batch", False) or (hasattr(signal, "of") and needs_batch(signal.of))
+    return getattr(signal, "needs_batch", False) or (isinstance(signal, MadeFrom) and needs_batch(signal.of))
 
 
 def needs_continuations(signal: CreditSignal) -> bool:
@@ -219,7 +228,7 @@ def needs_continuations(signal: CreditSignal) -> bool:
 
 def reads_gold(signal: CreditSignal) -> bool:
     """Whether a signal, or the one it is made from, reads the right answer behind the marker, whatever the probe is."""
-    return getattr(signal, "reads_gold", False) or (hasattr(signal, "of") and reads_gold(signal.of))
+    return getattr(signal, "reads_gold", False) or (isinstance(signal, MadeFrom) and reads_gold(signal.of))
 
 
 def context_of(part: object) -> str | None:
@@ -228,7 +237,7 @@ def context_of(part: object) -> str | None:
     It says so by an attribute `context`, of its class or a parameter.
     """
     found: str | None = getattr(part, "context", None)
-    return context_of(part.of) if found is None and hasattr(part, "of") else found
+    return context_of(part.of) if found is None and isinstance(part, MadeFrom) else found
 
 
 def chunks(row_lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
