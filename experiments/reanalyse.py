@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.bench_importance.page import draw_bench
 from experiments.bench_learner.page import draw as draw_bench_learner
 from experiments.fidelity.page import draw_fidelity
-from experiments.gradient_signal import page as gradient_signal
+from experiments.gradient_signal.page import judge_gradients
 from experiments.recall import page as recall
 from experiments.signals import pictures as signals
 from experiments.stability.reanalysis import judge_sweep
@@ -32,7 +32,13 @@ from oar.common.provenance import ROOT, command, git_state
 from oar.config import validated
 
 # by a file that only it has
-KINDS = {"table1.csv": judge_table1, "levels.csv": judge_sweep, "scores.csv": judge_study, STEPS: judge_ceilings}
+KINDS = {
+    "table1.csv": judge_table1,
+    "levels.csv": judge_sweep,
+    "scores.csv": judge_study,
+    STEPS: judge_ceilings,
+    "batches.png": judge_gradients,
+}
 
 
 @dataclass
@@ -87,9 +93,8 @@ def pictures_of(folder: Path) -> Pictures | None:
 
 def pictures() -> dict[str, Pictures]:
     """Of results that no statistics of today would change: what draws each picture from the table, by folder."""
-    names = ("compared/embedded", "compared/smollm2", "gradient_signal", "bench_importance")
-    fidelity, pretrained, gradient, bench = (OmegaConf.load(ROOT / "conf" / f"{name}.yaml") for name in names)
-    sheets = OmegaConf.load(ROOT / "conf" / "experiment" / "sheet_gradients.yaml")
+    names = ("compared/embedded", "compared/smollm2", "bench_importance")
+    fidelity, pretrained, bench = (OmegaConf.load(ROOT / "conf" / f"{name}.yaml") for name in names)
     return {
         "recall": recall.PICTURES,
         **signals.PICTURES,
@@ -101,8 +106,6 @@ def pictures() -> dict[str, Pictures]:
                 ("smollm2/solutions", pretrained),
             )
         },
-        "gradient_signal": gradient_signal.pictures(reference=gradient.reference, judged=gradient.judged),
-        "sheet_gradients": gradient_signal.pictures(reference=gradient.reference, judged=sheets.judged),
         "bench_importance": {"bench_importance.png": partial(draw_bench, faithful=bench.faithful)},
         "bench_learner": {"bench_learner.png": draw_bench_learner},
         "smollm2": {"smollm2.png": draw_survives},

@@ -22,10 +22,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.gradient_signal.cosines import FACT, TARGET, signal_table, with_best_weights
-from experiments.gradient_signal.page import write_gradient_signal
+from experiments.gradient_signal.foretold import steps_of
+from experiments.gradient_signal.page import TOLD, write_gradient_signal
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import completion_advantages, score_batch
-from oar.analysis.thresholds import STEPS
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path, kept_table
 from oar.common.clock import Clock
@@ -91,32 +91,19 @@ def main(config: DictConfig) -> None:
     cfg = validated(config, GradientSignalConfig)
     started, git = datetime.now(UTC), git_state(ROOT)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    costs = None if cfg.foretold is None else steps_of(Path(cfg.foretold))
+    if cfg.foretold is not None:
+        steps_of(Path(cfg.foretold))  # a folder without runs is told now, not after the measurement
     plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
     torch.set_num_threads(cfg.threads)
     with progress_bars() as progress:
         tables = [measured(cfg, name, arms, progress).assign(condition=name) for name, arms in plan.items()]
     write_gradient_signal(
-        cfg.name,
+        {key: getattr(cfg, key) for key in TOLD},
         pd.concat(tables, ignore_index=True),
         folder,
-        reference=cfg.reference,
-        judged=cfg.judged,
-        costs=costs,
-        run={
-            key: getattr(cfg, key)
-            for key in ("overrides", "units", "prompts", "seed", "target", "arms", "conditions", "foretold")
-        },
-        provenance=collect_provenance(asdict(cfg), started=started, git=git),
+        collect_provenance(asdict(cfg), started=started, git=git),
     )
     print(f"written to {folder}: {cfg.name}.md, its csv and pictures, provenance.json")
-
-
-def steps_of(folder: Path) -> pd.DataFrame:
-    """The steps that runs of a study took. Raises ConfigError where the folder has none."""
-    if not (folder / STEPS).is_file():
-        raise ConfigError(f"foretold must be a folder with a {STEPS} (experiments.study), but is {folder}.")
-    return pd.read_csv(folder / STEPS)
 
 
 def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainConfig]:

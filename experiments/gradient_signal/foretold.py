@@ -1,13 +1,23 @@
 """Did the alignment of a gradient before training foretell the steps that training took?"""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
 from experiments.gradient_signal.cosines import ALIGNMENT_RATIO
-from oar.analysis.thresholds import steps_at_best_rate
+from oar.analysis.thresholds import STEPS, steps_at_best_rate
+from oar.common.errors import ConfigError
 from oar.statistics.attribution import spearman
 
 LEAST = 4  # arms of a condition, below which a rank correlation says nothing
+
+
+def steps_of(folder: Path) -> pd.DataFrame:
+    """The steps that runs of a study took. Raises ConfigError where the folder has none."""
+    if not (folder / STEPS).is_file():
+        raise ConfigError(f"foretold must be a folder with a {STEPS} (experiments.study), but is {folder}.")
+    return pd.read_csv(folder / STEPS)
 
 
 def foretold(table: pd.DataFrame, costs: pd.DataFrame, *, batch: int) -> list[tuple[str, int, float]]:

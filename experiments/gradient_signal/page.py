@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.gradient_signal.cosines import ALIGNMENT_RATIO, BEST, FACT, GAIN_RATIO, NOISE_SHARE, SIGNAL_SHARE
-from experiments.gradient_signal.foretold import foretold
+from experiments.gradient_signal.foretold import foretold, steps_of
 from oar.analysis.reports.figures import QUIET, dash, draw_dots, legend_below, panels, picture, series_of, style
 from oar.analysis.reports.methods import label, looks_of, numbered
 from oar.analysis.reports.page import write_csv, write_page
@@ -17,33 +18,44 @@ from oar.analysis.reports.signals import Pictures
 from oar.statistics.intervals import CONFIDENCE
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
+TOLD = (
+    "name",
+    "reference",
+    "judged",
+    "overrides",
+    "units",
+    "prompts",
+    "seed",
+    "target",
+    "arms",
+    "conditions",
+    "foretold",
+)
 
 
 def write_gradient_signal(
-    name: str,
-    table: pd.DataFrame,
-    folder: Path,
-    *,
-    reference: str,
-    judged: int,
-    costs: pd.DataFrame | None = None,
-    run: Mapping[str, object],
-    provenance: Mapping[str, object],
+    about: Mapping[str, Any], table: pd.DataFrame, folder: Path, provenance: Mapping[str, Any]
 ) -> Path:
-    """Write the page `name` and its files into `folder`; returns the page.
+    """Write the page of a measurement and its files into `folder`; returns the page.
 
-    table: `experiments.gradient_signal.cosines.signal_table` of every condition, with `condition`, batches in problems,
-    and rows of facts;
-    judged: the batch that the shares and the forest are of;
-    costs: steps.csv of a study that it is to foretell; run: units, prompts, seed, and overrides of arms and conditions.
+    about: what no table holds, of TOLD; table: `experiments.gradient_signal.cosines.signal_table` of every condition, with
+    `condition`, batches in problems, and rows of facts.
     """
+    write_csv(table, folder / f"{about['name']}.csv")
+    return judge_gradients(folder, {**provenance, "gradients": dict(about)})
+
+
+def judge_gradients(folder: Path, provenance: Mapping[str, Any]) -> Path:
+    """The same from the table that is there, beside the steps of today's runs in the folder `foretold`, where it names one."""
+    about = provenance["gradients"]
+    table = pd.read_csv(folder / f"{about['name']}.csv")
     classes, arms = token_classes(table), weightings(table)
     batches = sorted(batch for batch in table["batch"].unique() if np.isfinite(batch))
-    write_csv(table, folder / f"{name}.csv")
-    for file, draw in pictures(reference=reference, judged=judged).items():
+    for file, draw in pictures(reference=about["reference"], judged=about["judged"]).items():
         draw(table, folder / file)
+    costs = None if about["foretold"] is None else steps_of(Path(about["foretold"]))
     return write_page(
-        folder / f"{name}.md",
+        folder / f"{about['name']}.md",
         TEMPLATE,
         provenance,
         cells=cell_texts(table),
@@ -53,11 +65,11 @@ def write_gradient_signal(
         classes=classes,
         batches=batches,
         no_end=inf,
-        reference=reference,
-        judged=judged,
+        reference=about["reference"],
+        judged=about["judged"],
         best=BEST,
-        run=run,
-        foretold=[] if costs is None else foretold(table, costs, batch=judged),
+        run=about,
+        foretold=[] if costs is None else foretold(table, costs, batch=about["judged"]),
     )
 
 

@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from experiments.gradient_signal import page as gradient_signal
 from experiments.reanalyse import pictures_of, table_of
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.page import read_levels
@@ -52,6 +53,10 @@ def drawn_by(folder: Path) -> None:
         about = made["study"]
         summary = summarised(pd.read_csv(folder / STEPS), about["kinds"], about["reference"])
         draw_standing(summary, arms_in_order(about), nowhere)
+    elif "gradients" in made:
+        about = made["gradients"]
+        for draw in gradient_signal.pictures(reference=about["reference"], judged=about["judged"]).values():
+            draw(pd.read_csv(folder / f"{about['name']}.csv"), nowhere)
     else:
         found: Pictures | None = pictures_of(folder)
         assert found is not None

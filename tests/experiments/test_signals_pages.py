@@ -66,18 +66,14 @@ def write_fidelity_page(table: pd.DataFrame, provenance: dict[str, Any], folder:
 
 
 def write_gradient_page(table: pd.DataFrame, provenance: dict[str, Any], folder: Path) -> None:
-    cfg = config("gradient_signal", *overrides(provenance))
-    told = ("overrides", "units", "prompts", "seed", "target", "arms", "conditions", "foretold")
-    run = {key: getattr(cfg, key) for key in told}
-    write_gradient_signal(
-        cfg.name, table, folder, reference=cfg.reference, judged=cfg.judged, run=run, provenance=provenance
-    )
+    write_gradient_signal(provenance["gradients"], table, folder, provenance)
 
 
 WRITERS: dict[str, Write] = {
     **{name: write_signal_page(name) for name in ("recall", *pictures.PANELS)},
     "fidelity": write_fidelity_page,
     "gradient_signal": write_gradient_page,
+    "sheet_gradients": write_gradient_page,
 }
 
 
