@@ -11,7 +11,7 @@ from oar.analysis.signals.recall import ALL, AUC, ERROR_FIFTH, SPEARMAN, WRONG
 from oar.analysis.thresholds import steps_at_best_rate
 
 REFERENCE = "grpo"  # whose seconds a step are 1
-REGIMES = ("one", "share", "all")  # of sheets
+REGIMES = ("one", "one_anywhere", "share", "all")  # of sheets
 ALIGNED = "alignment_ratio"  # the metric of experiments.gradient_signal
 OF_CLASSES, BEST_BY_CLASS = (
     "signal_share",

@@ -10,7 +10,7 @@ from hydra import initialize_config_dir
 from experiments.gradient_signal.__main__ import GradientSignalConfig
 from experiments.gradient_signal.__main__ import planned as planned_gradients
 from experiments.league.__main__ import LeagueConfig, programs, text
-from experiments.league.table import COLUMNS, league_table, read_tables
+from experiments.league.table import COLUMNS, REGIMES, league_table, read_tables
 from experiments.signals.__main__ import SignalsConfig
 from experiments.study.__main__ import StudyConfig
 from experiments.study.__main__ import plan as planned_study
@@ -106,7 +106,7 @@ def test_the_programs_of_a_new_signal_can_run() -> None:
         for condition in gradients.conditions.values():
             assert list(planned_gradients(gradients, condition)) == list(gradients.arms)
         jobs = planned_study(study)
-    assert len(jobs) == 3 * 2 * 2
+    assert len(jobs) == len(REGIMES) * 2 * 2
     assert {(job.arm, job.settings.learner.steps) for job in jobs} == {("grpo", 40), ("oar_gn", 300)}
 
 
@@ -120,7 +120,7 @@ def test_a_page_and_what_is_refused(tmp_path: Path) -> None:
     code, output = run("league", *given, f"output_dir={tmp_path / 'out'}")
     assert code == 0, output
     assert "| `mine` | 0.80 | 0.40 |  | 2.00 |" in output
-    assert "| 30 | not reached |  | 2.00 |" in output
+    assert "| 30 |  | not reached |  | 2.00 |" in output
     assert pd.read_csv(tmp_path / "out" / "league.csv").shape == (2, len(COLUMNS))
     code, output = run("league", "signal=nobody", f"output_dir={tmp_path / 'out'}")
     assert (code, output.count("\n")) == (2, 1)
