@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.study.page import CURVES
+from experiments.study.reward_curves import RUN, beside, earned, lower_thresholds, reward_curves
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import write_csv, write_page
 from oar.analysis.thresholds import STEPS, steps_at_best_rate, steps_to_threshold
 from oar.common.errors import DataError
-from oar.learner.run import CURVE, EARNED
+from oar.common.files import atomic_path
 from oar.runs.folder import Run
 
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
@@ -33,38 +35,40 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
     `about["beside"]`: folders of earlier pages, whose runs stand on this one too, but for those that were run anew and those
     of a condition that has other settings now.
     """
-    costs, about = pd.DataFrame([run_costs(run) for run in runs]), dict(about)
+    costs, curves, about = pd.DataFrame([run_costs(run) for run in runs]), reward_curves(runs), dict(about)
     earlier = [_earlier(Path(folder)) for folder in about["beside"]]
-    for table, told in earlier:
+    for table, points, told in earlier:
         was = told["study"]["conditions"]
         changed = [name for name, settings in about["conditions"].items() if was.get(name, settings) != settings]
-        kept = table[~table["condition"].isin(changed)]
-        costs = pd.concat([costs, kept], ignore_index=True).drop_duplicates(["condition", "arm", "rate", "seed"])
+        costs, curves = beside(costs, table, changed), beside(curves, points, changed)
         for key in ("conditions", "arms", "kinds", "expected"):
             about[key] = told["study"][key] | about[key]
         about["steps"] = sorted({*told["study"]["steps"], *about["steps"]})
     about |= {"runs": len(costs), "rates": sorted(costs["rate"].unique()), "seeds": int(costs["seed"].nunique())}
-    made = [[*told["study"].get("beside", []), told] for _, told in earlier]
+    made = [one for *_, told in earlier for one in (*told["study"].get("beside", []), told)]
+    by_command = {one["command"]: one for one in made if one["command"] != provenance["command"]}
     about["beside"] = [
-        {key: one.get(key) for key in ("command", "git_commit", "cpu", "started")}
-        for several in made
-        for one in several
+        {key: one.get(key) for key in ("command", "git_commit", "cpu", "started")} for one in by_command.values()
     ]
     write_csv(in_order(costs, about), folder / STEPS)
+    with atomic_path(folder / CURVES) as path:
+        in_order(curves, about).to_parquet(path, index=False)
     return judge_ceilings(folder, {**provenance, "study": about})
 
 
-def _earlier(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The runs of a page that was written to `folder`, and its provenance. Raises DataError where there is none."""
-    if not (folder / STEPS).is_file():
-        raise DataError(f"beside must name folders of a page of ceilings, but {folder} has no {STEPS}: correct it.")
-    return pd.read_csv(folder / STEPS), json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+def _earlier(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+    """Costs and curves of the runs of a page that was written to `folder`, and its provenance. Raises DataError without one."""
+    for name in (STEPS, CURVES):
+        if not (folder / name).is_file():
+            raise DataError(f"beside must name folders of a page of ceilings, but {folder} has no {name}: correct it.")
+    provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    return pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES), provenance
 
 
 def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     """The same from the table of runs that is there."""
     about = provenance["study"]
-    costs = pd.read_csv(folder / STEPS)
+    costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
     summary = summarised(costs, about["kinds"], about["reference"])
     draw_standing(summary, arms_in_order(about), folder / "standing.png")
     return write_page(
@@ -76,6 +80,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         shown=shown,
         regimes=regimes(summary, about["reference"]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
+        thresholds=lower_thresholds(curves, costs),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )
 
@@ -85,11 +90,12 @@ def arms_in_order(about: Mapping[str, Any]) -> list[str]:
     return sorted(about["arms"], key=lambda arm: (KINDS.index(about["kinds"][arm]), method_order(arm)))
 
 
-def in_order(costs: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataFrame:
+def in_order(of_runs: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataFrame:
     """By condition as the study has them, then by arm: runs of several pages are mixed."""
     order = {"condition": list(about["conditions"]), "arm": arms_in_order(about)}
-    keys = [*order, "rate", "seed"]
-    return costs.sort_values(keys, key=lambda of: of.map(order[of.name].index) if of.name in order else of)
+    return of_runs.sort_values(
+        RUN, kind="stable", key=lambda of: of.map(order[of.name].index) if of.name in order else of
+    )
 
 
 def run_costs(run: Run) -> dict[str, Any]:
@@ -98,12 +104,11 @@ def run_costs(run: Run) -> dict[str, Any]:
     tokens: of the training completions, and of the continuations that value their states; seconds: of the training steps,
     without the points of the curve.
     """
-    bound, curve = run.settings.evaluation.stop_at, run.metrics
+    bound, curve = run.settings.evaluation.stop_at, earned(run)
     if bound is None:
         raise DataError(f"{run.folder} must train to a threshold, but evaluation.stop_at is null: set it.")
-    earned = (curve[EARNED] if EARNED in curve else curve[CURVE] / 100).dropna()
-    there = earned.index[earned >= bound]
-    steps = int(there[0] if len(there) else curve.index[-1])
+    there = curve.index[curve >= bound]
+    steps = int(there[0] if len(there) else run.metrics.index[-1])
     trained = run.metrics.loc[1:steps]
     tokens = trained["train/completion_length"].sum() * run.settings.learner.batch_size
     if CONTINUED in trained:
@@ -117,8 +122,8 @@ def run_costs(run: Run) -> dict[str, Any]:
         "steps": steps,
         "tokens": round(float(tokens)),
         "seconds": round(float(run.timings.loc[1:steps, "total"].sum()), 1),
-        "start": float(earned.iloc[0]),
-        "last": float(earned.iloc[-1]),
+        "start": float(curve.iloc[0]),
+        "last": float(curve.iloc[-1]),
     }
 
 

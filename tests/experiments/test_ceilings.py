@@ -24,6 +24,7 @@ from experiments.study.ceilings import (
     summarised,
     write_ceilings,
 )
+from experiments.study.reward_curves import lower_thresholds, reward_curves
 from oar.common.errors import ConfigError, DataError
 from oar.config import TrainConfig, validated
 from oar.learner.run import earned, has_reached
@@ -152,6 +153,24 @@ def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
     }
 
 
+def test_steps_to_lower_thresholds_by_hand(tmp_path: Path) -> None:
+    """Of an arm's best rate alone; the threshold itself is the last column, and gives the steps of the runs."""
+    curves = {
+        ("grpo", 1): {0: 0.3, 10: 0.6, 20: 0.85, 30: 0.9},
+        ("grpo", 2): {0: 0.3, 10: 0.7, 20: 0.6, 40: 0.8},
+        ("oar_p", 1): {0: 0.65, 10: 0.95},
+    }
+    runs = [made(tmp_path, arm, seed, curve) for (arm, seed), curve in curves.items()]
+    slow = made(tmp_path, "oar_p", 1, {0: 0.3, 40: 0.9}, rate=1e-4)
+    runs = [replace(run, condition="one") for run in (*runs, slow)]
+    costs = pd.DataFrame([run_costs(run) for run in runs])
+    table = lower_thresholds(reward_curves(runs), costs)["one"]
+    assert table.T.to_dict() == {
+        "grpo": {"0.6": "10 [10, 10]", "0.7": "15 [10, 20]", "0.8": "30 [20, 40]", "0.9": "not reached"},
+        "oar_p": {"0.6": "0 [0, 0]", "0.7": "10 [10, 10]", "0.8": "10 [10, 10]", "0.9": "10 [10, 10]"},
+    }
+
+
 def test_the_range_of_seeds_holds_the_median_as_often_as_said() -> None:
     draws = np.random.default_rng(0).normal(size=(20_000, 3))
     held = ((draws.min(axis=1) < 0) & (draws.max(axis=1) > 0)).mean()
@@ -212,6 +231,10 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     costs = pd.read_csv(after / "steps.csv")
     assert costs[costs["condition"] == "share"]["arm"].tolist() == ["grpo"]
     assert len(costs) == 16
+    curves = pd.read_parquet(after / "curves.parquet")
+    assert len(curves.drop_duplicates(["condition", "arm", "rate", "seed"])) == 16
+    points = curves.set_index(["condition", "arm", "rate", "seed"]).loc[("one", "oar_p", 1e-3, 1)]
+    assert points["reward"].tolist() == pytest.approx([0.3, 0.91])  # not the curve of before as well
     with pytest.raises(DataError, match=r"has no steps\.csv"):
         write_ceilings(more | {"beside": [str(tmp_path)]}, runs, after, {"command": "x"})
 
