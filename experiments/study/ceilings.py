@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.study.page import CURVES
-from experiments.study.reward_curves import RUN, beside, earned, lower_thresholds, reward_curves
+from experiments.study.reward_curves import RUN, beside, earned, lower_thresholds, reward_curves, threshold_tables
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import write_csv, write_page
@@ -71,6 +71,8 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
     summary = summarised(costs, about["kinds"], about["reference"])
     draw_standing(summary, arms_in_order(about), folder / "standing.png")
+    lower = lower_thresholds(curves, costs)
+    write_csv(lower, folder / "thresholds.csv")
     return write_page(
         folder / f"{about['name']}.md",
         TEMPLATE,
@@ -80,7 +82,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         shown=shown,
         regimes=regimes(summary, about["reference"]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
-        thresholds=lower_thresholds(curves, costs),
+        thresholds=threshold_tables(lower),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from oar.analysis.thresholds import steps_at_best_rate
+from oar.analysis.thresholds import ENDS, steps_at_best_rate
 from oar.learner.run import CURVE, EARNED
 from oar.runs.folder import Run
 
 RUN = ["condition", "arm", "rate", "seed"]
+BOUND = [*RUN, "threshold"]
 BELOW = (0.3, 0.2, 0.1, 0.0)  # thresholds that are looked at, below that of the run
 
 
@@ -48,27 +48,32 @@ def beside(new: pd.DataFrame, earlier: pd.DataFrame, changed: Sequence[str]) -> 
     return pd.concat([new, kept[~again]], ignore_index=True)
 
 
-def lower_thresholds(curves: pd.DataFrame, costs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By condition the steps of each arm (row) at its best rate to thresholds of BELOW (column): `100 [80, 250]`.
+def lower_thresholds(curves: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """A row per condition, arm at its best rate and threshold of BELOW: median, low and high, the least and most, of its steps.
 
-    Median, least and most over the seeds whose curves are there. costs: steps.csv.
+    Over the seeds whose curves are there; infinite where a run does not get there. costs: steps.csv.
     """
     best = steps_at_best_rate(costs)["rate"]
-    arms = curves[[best[one] for one in zip(curves["condition"], curves["arm"], strict=True)] == curves["rate"]]
-    found: dict[str, pd.DataFrame] = {}
-    for condition, own in arms.groupby("condition", sort=False):
-        runs, columns = pd.MultiIndex.from_frame(own.loc[:, RUN].drop_duplicates()), {}
-        for below in BELOW:
-            bound = round(own["threshold"].iloc[0] - below, 6)
-            first = own[own["reward"] >= bound].groupby(RUN)["step"].min()
-            steps = first.reindex(runs).fillna(np.inf).groupby("arm", sort=False)
-            columns[f"{bound:g}"] = steps.agg(lambda of: _spread(of.to_numpy()))
-        found[str(condition)] = pd.DataFrame(columns)
-    return found
+    at_best = curves[[best[one] for one in zip(curves["condition"], curves["arm"], strict=True)] == curves["rate"]]
+    parts = []
+    for below in BELOW:
+        points = at_best.assign(threshold=(at_best["threshold"] - below).round(6))
+        runs = pd.MultiIndex.from_frame(points[BOUND].drop_duplicates())
+        there = points[points["reward"] >= points["threshold"]]
+        parts.append(there.groupby(BOUND)["step"].min().reindex(runs).fillna(np.inf))
+    steps = pd.concat(parts).groupby(["condition", "arm", "threshold"], sort=False)
+    return steps.agg(["median", "min", "max"]).set_axis(list(ENDS), axis="columns").reset_index()
 
 
-def _spread(steps: NDArray[np.float64]) -> str:
-    """Median, least and most of a number that is infinite where it is not reached."""
-    ends = (np.median(steps), steps.min(), steps.max())
-    median, low, high = ("not reached" if np.isinf(one) else f"{one:.0f}" for one in ends)
-    return median if np.isinf(ends[0]) else f"{median} [{low}, {high}]"
+def threshold_tables(found: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """By condition the same as text, `100 [80, 250]`: a row per arm, a column per threshold."""
+    written = found.assign(steps=[_written(*row) for row in found[list(ENDS)].to_numpy()])
+    return {
+        str(condition): own.pivot(index="arm", columns="threshold", values="steps").loc[own["arm"].unique()]
+        for condition, own in written.groupby("condition", sort=False)
+    }
+
+
+def _written(median: float, low: float, high: float) -> str:
+    end = "not reached" if np.isinf(high) else f"{high:.0f}"
+    return "not reached" if np.isinf(median) else f"{median:.0f} [{low:.0f}, {end}]"

@@ -24,7 +24,7 @@ from experiments.study.ceilings import (
     summarised,
     write_ceilings,
 )
-from experiments.study.reward_curves import lower_thresholds, reward_curves
+from experiments.study.reward_curves import lower_thresholds, reward_curves, threshold_tables
 from oar.common.errors import ConfigError, DataError
 from oar.config import TrainConfig, validated
 from oar.learner.run import earned, has_reached
@@ -164,10 +164,10 @@ def test_steps_to_lower_thresholds_by_hand(tmp_path: Path) -> None:
     slow = made(tmp_path, "oar_p", 1, {0: 0.3, 40: 0.9}, rate=1e-4)
     runs = [replace(run, condition="one") for run in (*runs, slow)]
     costs = pd.DataFrame([run_costs(run) for run in runs])
-    table = lower_thresholds(reward_curves(runs), costs)["one"]
+    table = threshold_tables(lower_thresholds(reward_curves(runs), costs))["one"]
     assert table.T.to_dict() == {
-        "grpo": {"0.6": "10 [10, 10]", "0.7": "15 [10, 20]", "0.8": "30 [20, 40]", "0.9": "not reached"},
-        "oar_p": {"0.6": "0 [0, 0]", "0.7": "10 [10, 10]", "0.8": "10 [10, 10]", "0.9": "10 [10, 10]"},
+        "grpo": {0.6: "10 [10, 10]", 0.7: "15 [10, 20]", 0.8: "30 [20, 40]", 0.9: "not reached"},
+        "oar_p": {0.6: "0 [0, 0]", 0.7: "10 [10, 10]", 0.8: "10 [10, 10]", 0.9: "10 [10, 10]"},
     }
 
 
