@@ -13,7 +13,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.study.ceilings import committed_regimes, kind_of, write_ceilings
+from experiments.study.ceilings import committed_regimes, earlier_page, kind_of, write_ceilings
 from experiments.study.page import write_results
 from oar.command_line.entry import entry
 from oar.command_line.overrides import key_of, overrides_of_runs
@@ -102,6 +102,8 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     cfg.overrides += overrides_of_all(cfg, HydraConfig.get().overrides.task)
     jobs = plan(cfg)
+    for one in cfg.beside:
+        earlier_page(Path(one))  # a folder without a page is told now, not after the runs
     if cfg.ceilings and cfg.parallel_runs == 1:
         run_in_turn(jobs, Path(cfg.work_dir))
     else:

@@ -36,7 +36,7 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
     of a condition that has other settings now.
     """
     costs, curves, about = pd.DataFrame([run_costs(run) for run in runs]), reward_curves(runs), dict(about)
-    earlier = [_earlier(Path(folder)) for folder in about["beside"]]
+    earlier = [earlier_page(Path(folder)) for folder in about["beside"]]
     for table, points, told in earlier:
         was = told["study"]["conditions"]
         changed = [name for name, settings in about["conditions"].items() if was.get(name, settings) != settings]
@@ -56,7 +56,7 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
     return judge_ceilings(folder, {**provenance, "study": about})
 
 
-def _earlier(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+def earlier_page(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     """Costs and curves of the runs of a page that was written to `folder`, and its provenance. Raises DataError without one."""
     for name in (STEPS, CURVES):
         if not (folder / name).is_file():

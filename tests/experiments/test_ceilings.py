@@ -31,6 +31,7 @@ from oar.learner.run import earned, has_reached
 from oar.runs.folder import Run, finished, read_run
 from tests.config.test_config import CONF, composed
 from tests.experiments.made_runs import describe_run, toy_study, write_lines
+from tests.programs import run as run_program
 
 KINDS = {"grpo": "method", "oar_p": "method", "oar_p_shuffled": "control", "oracle_causal": "oracle"}
 
@@ -244,6 +245,14 @@ def study(*overrides: str) -> StudyConfig:
         from hydra import compose
 
         return validated(compose("study", overrides=["experiment=ceilings", *overrides]), StudyConfig)
+
+
+def test_a_folder_without_a_page_is_told_before_the_runs(tmp_path: Path) -> None:
+    chosen = ("experiment=ceilings", "only=[one]", "seeds=1", f"work_dir={tmp_path / 'work'}")
+    code, output = run_program("study", *chosen, f"beside=[{tmp_path}]", f"output_dir={tmp_path / 'out'}")
+    assert code == 2
+    assert "has no steps.csv" in output
+    assert not (tmp_path / "work").exists()
 
 
 def test_every_arm_of_a_condition_is_run_at_every_rate() -> None:
