@@ -18,7 +18,7 @@ from experiments.study.reward_curves import RUN, beside, earned, lower_threshold
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import write_csv, write_page
-from oar.analysis.thresholds import STEPS, steps_at_best_rate, steps_to_threshold
+from oar.analysis.thresholds import STEPS, at_best_rate, steps_to_threshold
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
 from oar.runs.folder import Run
@@ -43,6 +43,7 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
         costs, curves = beside(costs, table, changed), beside(curves, points, changed)
         for key in ("conditions", "arms", "kinds", "expected"):
             about[key] = told["study"][key] | about[key]
+        about["overrides"] = [one for one in about["overrides"] if one in told["study"]["overrides"]]
         about["steps"] = sorted({*told["study"]["steps"], *about["steps"]})
     about |= {"runs": len(costs), "rates": sorted(costs["rate"].unique()), "seeds": int(costs["seed"].nunique())}
     made = [one for *_, told in earlier for one in (*told["study"].get("beside", []), told)]
@@ -142,8 +143,7 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
         for name, how in (("", "median"), ("_low", "min"), ("_high", "max")):
             rows[f"{cost}{name}"] = by[cost].agg(how).to_numpy()
     rows["kind"] = rows["arm"].map(kinds)
-    best = steps_at_best_rate(costs)["rate"]
-    rows["best"] = [best[row["condition"], row["arm"]] == row["rate"] for row in rows.to_dict("records")]
+    rows["best"] = at_best_rate(rows, costs)
     for _, own in rows[rows["best"]].groupby("condition", sort=False):
         # A reference that does not get there counts with the steps it ran: no arm is put too high by that.
         slow = float(own.loc[own["arm"] == reference, ["steps", "longest"]].to_numpy().min(initial=np.inf))
@@ -161,9 +161,7 @@ def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) 
 
     "4 : 1 of 5"; a seed counts for no side where both get there at the same point, or neither does. Each arm at its best rate.
     """
-    best = steps_at_best_rate(costs)["rate"]
-    chosen = [best[condition, arm] for condition, arm in zip(costs["condition"], costs["arm"], strict=True)]
-    counted = costs.assign(steps=steps_to_threshold(costs))[costs["rate"] == chosen]
+    counted = costs.assign(steps=steps_to_threshold(costs))[at_best_rate(costs, costs)]
     found: dict[str, pd.DataFrame] = {}
     for condition, own in counted.groupby("condition", sort=False):
         arms, steps = list(own["arm"].unique()), own.pivot(index="seed", columns="arm", values="steps")

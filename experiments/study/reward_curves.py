@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from oar.analysis.thresholds import ENDS, steps_at_best_rate
+from oar.analysis.thresholds import ENDS, at_best_rate
 from oar.learner.run import CURVE, EARNED
 from oar.runs.folder import Run
 
@@ -49,12 +49,11 @@ def beside(new: pd.DataFrame, earlier: pd.DataFrame, changed: Sequence[str]) -> 
 
 
 def lower_thresholds(curves: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """A row per condition, arm at its best rate and threshold of BELOW: median, low and high, the least and most, of its steps.
+    """A row per condition, arm at its best rate and threshold of BELOW: seeds, and ENDS of its steps.
 
     Over the seeds whose curves are there; infinite where a run does not get there. costs: steps.csv.
     """
-    best = steps_at_best_rate(costs)["rate"]
-    at_best = curves[[best[one] for one in zip(curves["condition"], curves["arm"], strict=True)] == curves["rate"]]
+    at_best = curves[at_best_rate(curves, costs)]
     parts = []
     for below in BELOW:
         points = at_best.assign(threshold=(at_best["threshold"] - below).round(6))
@@ -62,14 +61,14 @@ def lower_thresholds(curves: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
         there = points[points["reward"] >= points["threshold"]]
         parts.append(there.groupby(BOUND)["step"].min().reindex(runs).fillna(np.inf))
     steps = pd.concat(parts).groupby(["condition", "arm", "threshold"], sort=False)
-    return steps.agg(["median", "min", "max"]).set_axis(list(ENDS), axis="columns").reset_index()
+    return steps.agg(["count", "median", "min", "max"]).set_axis(["seeds", *ENDS], axis="columns").reset_index()
 
 
 def threshold_tables(found: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By condition the same as text, `100 [80, 250]`: a row per arm, a column per threshold."""
+    """By condition the same as text, `100 [80, 250]`: a row per arm and its number of seeds, a column per threshold."""
     written = found.assign(steps=[_written(*row) for row in found[list(ENDS)].to_numpy()])
     return {
-        str(condition): own.pivot(index="arm", columns="threshold", values="steps").loc[own["arm"].unique()]
+        str(condition): own.pivot(index=["arm", "seeds"], columns="threshold", values="steps").loc[own["arm"].unique()]
         for condition, own in written.groupby("condition", sort=False)
     }
 

@@ -15,11 +15,18 @@ def steps_to_threshold(costs: pd.DataFrame) -> pd.Series:
 def steps_at_best_rate(costs: pd.DataFrame) -> pd.DataFrame:
     """By (condition, arm): rate, and ENDS, the median, least and most steps over seeds at the learning rate of the least median.
 
-    costs: columns condition, arm, rate, reached, steps. Of rates with equal medians the one whose most, then least, steps are
-    fewer counts.
+    costs: columns condition, arm, rate, seed, reached, steps. A rate that was run under fewer seeds than another one of the arm
+    does not count; of rates with equal medians the one does whose most, then least, steps are fewer.
     """
     counted = costs.assign(steps=steps_to_threshold(costs))
-    by_rate = counted.groupby(["condition", "arm", "rate"], sort=False)["steps"].agg(["median", "min", "max"])
-    by_rate.columns = pd.Index(ENDS)
-    order = by_rate.sort_values(["median", "high", "low"], kind="stable")
+    by_rate = counted.groupby(["condition", "arm", "rate"], sort=False)["steps"].agg(["median", "min", "max", "count"])
+    by_rate.columns = pd.Index([*ENDS, "seeds"])
+    most = by_rate.groupby(["condition", "arm"])["seeds"].transform("max")
+    order = by_rate.loc[by_rate["seeds"] == most, list(ENDS)].sort_values(["median", "high", "low"], kind="stable")
     return order.groupby(["condition", "arm"], sort=False).head(1).reset_index("rate")
+
+
+def at_best_rate(rows: pd.DataFrame, costs: pd.DataFrame) -> pd.Series:
+    """Whether each row (condition, arm, rate) is at the best rate of its arm, by `costs`."""
+    best = steps_at_best_rate(costs)["rate"]
+    return rows["rate"] == [best[one] for one in zip(rows["condition"], rows["arm"], strict=True)]

@@ -167,8 +167,8 @@ def test_steps_to_lower_thresholds_by_hand(tmp_path: Path) -> None:
     costs = pd.DataFrame([run_costs(run) for run in runs])
     table = threshold_tables(lower_thresholds(reward_curves(runs), costs))["one"]
     assert table.T.to_dict() == {
-        "grpo": {0.6: "10 [10, 10]", 0.7: "15 [10, 20]", 0.8: "30 [20, 40]", 0.9: "not reached"},
-        "oar_p": {0.6: "0 [0, 0]", 0.7: "10 [10, 10]", 0.8: "10 [10, 10]", 0.9: "10 [10, 10]"},
+        ("grpo", 2): {0.6: "10 [10, 10]", 0.7: "15 [10, 20]", 0.8: "30 [20, 40]", 0.9: "not reached"},
+        ("oar_p", 1): {0.6: "0 [0, 0]", 0.7: "10 [10, 10]", 0.8: "10 [10, 10]", 0.9: "10 [10, 10]"},
     }
 
 
