@@ -100,7 +100,7 @@ def main(config: DictConfig) -> None:
     """Plan the runs, run what is missing, write the page."""
     cfg = validated(config, StudyConfig)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    cfg.overrides += overrides_of_all(cfg, HydraConfig.get().overrides.task)
+    cfg.overrides = overrides_of_all(cfg, HydraConfig.get().overrides.task)
     jobs = plan(cfg)
     for one in cfg.beside:
         earlier_page(Path(one))  # a folder without a page is told now, not after the runs
@@ -118,12 +118,13 @@ def main(config: DictConfig) -> None:
 
 
 def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
-    """The overrides of the command line that are every run's. Raises ConfigError for one that the study sets."""
+    """The overrides of every run, the study's and those `typed`. Raises ConfigError for one that conditions or arms set."""
     said = {"seed": "type seeds=3 for the seeds 1 to 3"}
     for kind, changes in (("conditions", cfg.conditions), ("arms", cfg.arms)):
         for name, how in changes.items():
             said |= {key_of(text): f"{kind}.{name} sets it" for text in how}
-    return overrides_of_runs(typed, {*StudyConfig.__annotations__, "experiment"}, said)
+    chosen = overrides_of_runs(typed, {*StudyConfig.__annotations__, "experiment"}, said)
+    return list({key_of(text): text for text in (*cfg.overrides, *chosen)}.values())  # the last of a key is in force
 
 
 def plan(cfg: StudyConfig) -> list[Job]:

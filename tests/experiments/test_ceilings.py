@@ -12,7 +12,7 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from experiments.reanalyse import judge
-from experiments.study.__main__ import StudyConfig
+from experiments.study.__main__ import StudyConfig, overrides_of_all
 from experiments.study.ceilings import (
     committed_regimes,
     coverage,
@@ -270,6 +270,14 @@ def test_one_condition_of_many_can_be_run() -> None:
     assert len(study().conditions) > 2
     with pytest.raises(ConfigError, match=r"only must be one of one, share, all, .*, but is 'two'"):
         study("only=[two]")
+
+
+def test_what_is_typed_replaces_what_the_study_says_of_all_runs() -> None:
+    cfg = study("seeds=1")
+    found = overrides_of_all(cfg, ["experiment=ceilings", "seeds=1", "learner.steps=400", "rollout.threads=2"])
+    of_study = [text for text in cfg.overrides if not text.startswith("learner.steps=")]
+    assert sorted(found) == sorted([*of_study, "learner.steps=400", "rollout.threads=2"])  # the page would say both
+    assert len(of_study) == len(cfg.overrides) - 1
 
 
 def test_larger_batches_and_longer_sheets_are_conditions() -> None:
