@@ -45,6 +45,7 @@ class StudyConfig(TrainConfig):
     logged: dict[str, str]
     seeds: Positive
     first_seed: Positive
+    seeds_of: dict[str, Positive]
     overrides: list[str]
     credit: bool
     mistakes: bool
@@ -75,12 +76,14 @@ class StudyConfig(TrainConfig):
         added = self.ceilings and bool(self.beside)  # pages of other studies say nothing of seeds that are elsewhere
         require(self.first_seed == 1 or added, "first_seed", "1 without ceilings and beside", self.first_seed)
         require(self.first_seed <= self.seeds, "first_seed", f"seeds ({self.seeds}) at most", self.first_seed)
-        unknown = {*self.arms_of, *self.expected} - {*self.conditions}
+        unknown = {*self.arms_of, *self.expected, *self.seeds_of} - {*self.conditions}
         unknown |= {arm for arms in self.arms_of.values() for arm in arms} - {*self.arms}
         if unknown:
             raise ConfigError(
-                f"arms_of and expected must name conditions and arms, but name {', '.join(sorted(unknown))}."
+                f"arms_of, seeds_of and expected must name conditions and arms, but name {', '.join(sorted(unknown))}."
             )
+        for name, seeds in self.seeds_of.items():
+            require(seeds <= self.seeds, f"seeds_of.{name}", f"seeds ({self.seeds}) at most", seeds)
         for name in self.only:
             one_of("only", name, tuple(self.conditions))
         self.conditions = {name: self.conditions[name] for name in self.only or self.conditions}
@@ -135,6 +138,8 @@ def plan(cfg: StudyConfig) -> list[Job]:
     jobs: list[Job] = []
     for seed in range(cfg.first_seed, cfg.seeds + 1):
         for condition, arm, changed in cfg.compared():
+            if seed > cfg.seeds_of.get(condition, cfg.seeds):
+                continue
             overrides = [*changed, f"seed={seed}"]
             settings = composed_run(overrides)
             job = Job(Path(cfg.work_dir) / _folder_name(settings), overrides, settings, arm, condition)
@@ -174,7 +179,7 @@ def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
         "logged",
         "overrides",
     )
-    switches = ("seeds", "credit", "mistakes", "placement", "beside", "rates", "expected")
+    switches = ("seeds", "seeds_of", "credit", "mistakes", "placement", "beside", "rates", "expected")
     evaluation = jobs[0].settings.evaluation
     return {key: getattr(cfg, key) for key in (*told, *switches)} | {
         "kinds": {arm: kind_of(arm, how) for arm, how in cfg.arms.items()},

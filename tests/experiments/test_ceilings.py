@@ -297,7 +297,7 @@ def test_larger_batches_and_longer_sheets_are_conditions() -> None:
 
 def test_names_that_are_nothing_are_refused() -> None:
     for override in ("+arms_of.two=[grpo]", "arms_of.one=[nobody]", "+expected.two={}"):
-        with pytest.raises(ConfigError, match="arms_of and expected must name conditions and arms, but name"):
+        with pytest.raises(ConfigError, match="arms_of, seeds_of and expected must name conditions and arms, but name"):
             study(override)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -202,6 +203,12 @@ def test_studies_share_their_runs_and_seeds_go_last() -> None:
     more = ("only=[all_one]", "rates=[3e-4]", "beside=[results/ceilings]", "first_seed=3", "seeds=4")
     _, added = study("ceilings", *more)
     assert [run.settings.seed for run in added] == [3, 3, 3, 4, 4, 4]
+    _, fewer = study("carry_over", "only=[default, parts]", "seeds=2", "+seeds_of.default=1")
+    assert Counter((run.condition, run.settings.seed) for run in fewer) == {
+        ("default", 1): 5,
+        ("parts", 1): 5,
+        ("parts", 2): 5,
+    }
 
 
 def test_a_study_that_cannot_work_is_refused() -> None:
@@ -210,6 +217,8 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
         ("first_seed=2", "first_seed must be 1 without ceilings and beside, but is 2"),
+        ("+seeds_of.default=4", r"seeds_of.default must be seeds \(3\) at most, but is 4"),
+        ("+seeds_of.nothing=1", "arms_of, seeds_of and expected must name conditions and arms, but name nothing"),
         ("+arms.twin=['method=grpo']", "twin and default: grpo are the same run"),
         ("+arms.other=['method=nobody']", "cannot be composed"),
         (
