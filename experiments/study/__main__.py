@@ -127,7 +127,8 @@ def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
         for name, how in changes.items():
             said |= {key_of(text): f"{kind}.{name} sets it" for text in how}
     chosen = overrides_of_runs(typed, {*StudyConfig.__annotations__, "experiment"}, said)
-    return list({key_of(text): text for text in (*cfg.overrides, *chosen)}.values())  # the last of a key is in force
+    replaced = {key_of(text) for text in chosen}
+    return [*(text for text in cfg.overrides if key_of(text) not in replaced), *chosen]
 
 
 def plan(cfg: StudyConfig) -> list[Job]:

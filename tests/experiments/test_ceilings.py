@@ -274,9 +274,10 @@ def test_one_condition_of_many_can_be_run() -> None:
 
 def test_what_is_typed_replaces_what_the_study_says_of_all_runs() -> None:
     cfg = study("seeds=1")
-    found = overrides_of_all(cfg, ["experiment=ceilings", "seeds=1", "learner.steps=400", "rollout.threads=2"])
+    typed = ["learner.steps=400", "~benchmark.options", "+benchmark.options={}"]  # both of one key are needed
+    found = overrides_of_all(cfg, ["experiment=ceilings", "seeds=1", *typed])
     of_study = [text for text in cfg.overrides if not text.startswith("learner.steps=")]
-    assert sorted(found) == sorted([*of_study, "learner.steps=400", "rollout.threads=2"])  # the page would say both
+    assert found == [*of_study, *typed]  # the page would say 300 steps and 400
     assert len(of_study) == len(cfg.overrides) - 1
 
 
