@@ -27,6 +27,7 @@ ROOMS = (
     "oar.method.auxiliary",
     "oar.tasks.data.sources",
     "oar.tasks.data.procedural",
+    "oar.tasks.data.procedural_teaching",
     "oar.tasks.data.demonstrations",
     "oar.tasks.warm_start",
     "oar.tasks.words.parts",

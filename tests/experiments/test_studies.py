@@ -203,9 +203,9 @@ def test_studies_share_their_runs_and_seeds_go_last() -> None:
     more = ("only=[all_one]", "rates=[3e-4]", "beside=[results/ceilings]", "first_seed=3", "seeds=4")
     _, added = study("ceilings", *more)
     assert [run.settings.seed for run in added] == [3, 3, 3, 4, 4, 4]
-    _, fewer = study("carry_over", "only=[default, parts]", "seeds=2", "+seeds_of.default=1")
+    _, fewer = study("carry_over", "only=[long, parts]", "seeds=2", "+seeds_of.long=1")
     assert Counter((run.condition, run.settings.seed) for run in fewer) == {
-        ("default", 1): 5,
+        ("long", 1): 5,
         ("parts", 1): 5,
         ("parts", 2): 5,
     }

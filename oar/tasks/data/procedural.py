@@ -92,9 +92,15 @@ def check_tasks(key: str, tasks: Sequence[str], options: Mapping[str, Mapping[st
         if task in REFUSED:
             raise ConfigError(f"{key} must not name {task}, since {REFUSED[task]}: choose another task.")
         try:
-            _dataset(task, options.get(task, {}), 0)
+            data_set(task, options.get(task, {}), 0)
         except (TypeError, ValueError, AssertionError) as error:
             raise ConfigError(f"The options of {task} must be those of reasoning-gym, but: {error}.") from error
+
+
+def data_set(task: str, options: Mapping[str, Any], seed: int, size: int = 1) -> Any:
+    """reasoning-gym's own, with `size` problems that depend on `seed`. Raises KeyError for a task that is none."""
+    made, settings = _datasets()[task]
+    return made(settings(**options, seed=seed, size=size))
 
 
 def _datasets() -> Mapping[str, Any]:
@@ -108,13 +114,8 @@ def _datasets() -> Mapping[str, Any]:
     return DATASETS
 
 
-def _dataset(task: str, options: Mapping[str, Any], seed: int) -> Any:
-    data_set, settings = _datasets()[task]
-    return data_set(settings(**options, seed=seed, size=1))
-
-
 def _made(task: str, options: Mapping[str, Any], seed: int) -> Problem:
-    entry = _dataset(task, options, seed)[0]
+    entry = data_set(task, options, seed)[0]
     return Problem(
         id=f"{task}-{seed}",
         question=entry["question"].strip(),

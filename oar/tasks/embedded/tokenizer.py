@@ -1,5 +1,7 @@
-"""The word-level tokenizer of an embedded task, as an ordinary Hugging Face fast tokenizer."""
+"""Tokenizers of the embedded tasks, of words or of characters, as ordinary Hugging Face fast tokenizers."""
 
+import re
+import string
 from collections.abc import Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -15,8 +17,7 @@ def word_level_tokenizer(words: Sequence[str], max_length: int) -> PreTrainedTok
     Decoding puts one blank before each token except between two digits. What is written before a token depends on
     nothing after it, so the text of a token prefix is a prefix of the text: span mapping relies on it.
     """
-    tokens = [PAD, EOS, BOS, UNKNOWN, *words]
-    core = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=UNKNOWN))
+    core = _of_tokens(words)
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(individual_digits=True)]
     )
@@ -27,9 +28,31 @@ def word_level_tokenizer(words: Sequence[str], max_length: int) -> PreTrainedTok
             decoders.Replace(Regex(r"(?<=[0-9]) (?=[0-9])"), ""),
         ]
     )
+    return _fast(core, max_length)
+
+
+def character_tokenizer(words: Sequence[str], max_length: int) -> PreTrainedTokenizerFast:
+    """Printable characters of ASCII, a line break and these `words` as tokens, in which a word is taken whole; `<bos>` first.
+
+    Decoding puts nothing between tokens, so the text of a token prefix is a prefix of the text.
+    """
+    core = _of_tokens([*words, "\n", " ", *string.digits, *string.ascii_letters, *string.punctuation])
+    pattern = "|".join([*map(re.escape, words), r"[\s\S]"])
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    core.decoder = decoders.Fuse()
+    return _fast(core, max_length)
+
+
+def _of_tokens(words: Sequence[str]) -> Tokenizer:
+    tokens = [PAD, EOS, BOS, UNKNOWN, *words]
+    core = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=UNKNOWN))
     core.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokens.index(BOS))]
     )
+    return core
+
+
+def _fast(core: Tokenizer, max_length: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,
