@@ -57,6 +57,7 @@ def test_a_demonstration_is_right_by_the_tasks_own_scorer() -> None:
         assert all(verdict.correct for verdict in TASK.grade_all(tuning, right))
         assert all(map(taught.is_good, tuning, right))
         assert not any(map(taught.is_good, tuning, [*right[1:], "####"]))
+        assert not any(map(taught.is_good, tuning, [f"{one.answer} #### {one.answer}0" for one in tuning]))
 
 
 def test_the_same_configuration_teaches_the_same_and_another_seed_other_problems() -> None:
