@@ -37,7 +37,7 @@ class ProceduralTeaching(Teaching):
 
 
 class ProceduralLesson:
-    """Demonstrations of all tasks, which take turns; their seeds are not those of a run or of a held-out set."""
+    """Demonstrations of all tasks, which take turns, from a seed that no run has; a question may be asked elsewhere too."""
 
     def __init__(
         self, config: ProceduralTeaching, tasks: Sequence[str], options: Mapping[str, Mapping[str, Any]]
