@@ -29,7 +29,7 @@ def reply_to(request: dict[str, Any]) -> dict[str, object]:
     return {"score": float(dataset.score_answer(answer, entry))}
 
 
-@lru_cache(maxsize=4)  # spell_backward holds 10 MB of words for each problem
+@lru_cache(maxsize=4)  # a problem of spell_backward holds a list of 150,000 words
 def _made(task: str, options: str, seed: int) -> tuple[Any, dict[str, Any]]:
     """The completions of a problem come one after the other."""
     import reasoning_gym
