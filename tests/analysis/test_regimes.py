@@ -13,10 +13,10 @@ from oar.analysis.thresholds import at_best_rate, steps_at_best_rate
 from oar.runs.folder import read_run
 from tests.experiments.made_runs import make_run
 
-STEPS = {  # by regime and arm the steps of two seeds; None: it does not get there
-    "one": {"oar_p": [90, 110], "grpo": [120, None], "oar_g": [100, 130]},
-    "share": {"oar_p": [80, None], "grpo": [70, 75]},
-    "all": {"grpo": [50, 60], "oar_s": [20, 30]},
+STEPS = {  # by regime and arm the steps of its seeds; None: it does not get there
+    "one": {"oar_p": [90, 100, 110], "grpo": [120, None, 130], "oar_g": [100, 120, 130]},
+    "share": {"oar_p": [80, None, 90], "grpo": [70, 75, 70]},
+    "all": {"grpo": [50, 60, 55], "oar_s": [20, 30, 25], "oar_g": [10, 15], "oar_p": [90, 95, 99]},
 }
 
 
@@ -27,7 +27,7 @@ def costs() -> pd.DataFrame:
         for arm, several in arms.items()
         for seed, steps in enumerate(several, start=1)
     ]
-    rows += [("one", "oar_p", 1e-4, seed, True, 300) for seed in (1, 2)]  # its worse rate
+    rows += [("one", "oar_p", 1e-4, seed, True, 300) for seed in (1, 2, 3)]  # its worse rate
     return pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
 
 
@@ -53,9 +53,9 @@ def test_a_rate_under_fewer_seeds_does_not_replace_one_under_more() -> None:
 
 
 def test_by_hand() -> None:
-    assert regimes("oar_p", "grpo", costs()) == {"one": "holds", "share": "fails"}
-    assert regimes("grpo", "oar_p", costs()) == {"one": "fails", "share": "holds"}
-    assert regimes("oar_p", "oar_g", costs()) == {"one": "open"}
+    assert regimes("oar_p", "grpo", costs()) == {"one": "holds", "share": "fails", "all": "fails"}
+    assert regimes("grpo", "oar_p", costs()) == {"one": "fails", "share": "holds", "all": "holds"}
+    assert regimes("oar_p", "oar_g", costs()) == {"one": "open", "all": "open"}  # in all of two seeds alone
     assert regimes("oar_s", "grpo", costs()) == {"all": "holds"}
     assert regimes("nobody", "grpo", costs()) == {}
 
@@ -69,14 +69,14 @@ def test_the_ledger_has_a_column_and_its_page_shows_it(tmp_path: Path) -> None:
     ]
     table = ledger(load_claims(), runs, {"embedded": 3}, costs())
     found = table.set_index(["paper_claim", "metric"])[REGIMES]
-    assert found["OAR-P > GRPO", "avg@k"] == "one: holds, share: fails"
-    assert found["OAR-P > OAR-G", "pass@1"] == "one: open"
-    assert set(found) == {"", "one: holds, share: fails", "one: open"}
+    assert found["OAR-P > GRPO", "avg@k"] == "one: holds, share: fails, all: fails"
+    assert found["OAR-P > OAR-G", "pass@1"] == "one: open, all: open"
+    assert set(found) == {"", "one: holds, share: fails, all: fails", "one: open, all: open"}
     write_csv(table, tmp_path / "claims.csv")
     again = read_ledger(tmp_path / "claims.csv")
     page = claims_section(again, "embedded")
     assert "| verdict | on sheets | quantity |" in page
-    assert "** | one: holds, share: fails | accuracy, OAR-P − GRPO |" in page.replace("(3 of 3 seeds)", "")
+    assert "** | one: holds, share: fails, all: fails | accuracy, OAR-P − GRPO |" in page.replace("(3 of 3 seeds)", "")
     before = ledger(load_claims(), runs, {"embedded": 3})
     assert "| on sheets |" not in claims_section(before, "embedded")
     write_csv(before.drop(columns=REGIMES), tmp_path / "old.csv")
