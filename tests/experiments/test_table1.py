@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments.table1 import page
 from experiments.table1.__main__ import arms, overview
 from experiments.table1.page import seconds_by_stage, write_table1
 from oar.analysis.claims.claims import REFERENCE
@@ -189,6 +190,19 @@ def test_the_claim_ledger_ends_the_table(out: Path, text: str) -> None:
     ledger = pd.read_csv(out / "claims.csv")
     assert ledger.groupby("verdict")["claim_id"].nunique()["not run"] == 22
     assert ledger.dropna(subset="value")["claim_id"].unique().tolist() == ["average, OAR-P over GRPO"]
+
+
+def test_regimes_are_those_of_all_models_and_named_by_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "ROOT", tmp_path)
+    assert page.costs_in_regimes() is None
+    runs = pd.DataFrame({"condition": ["one", "share"], "arm": "grpo", "steps": [5, 9]})
+    for folder in ("smollm2/ceilings", "ceilings"):
+        (tmp_path / "results" / folder).mkdir(parents=True)
+        runs.to_csv(tmp_path / "results" / folder / "steps.csv", index=False)
+    found = page.costs_in_regimes()
+    assert found is not None
+    assert found["condition"].tolist() == ["one", "share", "SmolLM2 one", "SmolLM2 share"]
+    assert found["steps"].tolist() == [5, 9, 5, 9]
 
 
 def test_pictures_and_provenance_are_there(out: Path, text: str) -> None:
