@@ -31,10 +31,8 @@ from oar.runs.tracking import TIMINGS
 from oar.statistics.intervals import mean_and_standard_error
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
-REGIMES = {
-    "": "ceilings",
-    "SmolLM2 ": "smollm2/ceilings",
-}  # committed below results: where else the paper's claims hold; before a regime its model, but for the embedded one
+# Committed below results: where else the paper's claims hold. Before a regime stands its model, but for the embedded one.
+REGIMES = {"": "ceilings", "SmolLM2 ": "smollm2/ceilings"}
 COLUMNS = ["profile", "method", "seed", "benchmark", "metric", "k", "value", "n"]
 SCORES = "scores.parquet"  # of all runs: their samples.parquet are too large to be committed
 KEYS = ["method", "seed", "benchmark", "metric"]
