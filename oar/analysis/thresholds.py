@@ -13,7 +13,7 @@ def steps_to_threshold(costs: pd.DataFrame) -> pd.Series:
 
 
 def steps_at_best_rate(costs: pd.DataFrame) -> pd.DataFrame:
-    """By (condition, arm): rate, and ENDS, the median, least and most steps over seeds at the learning rate of the least median.
+    """By (condition, arm): rate, that of the least median; ENDS, the median, least and most steps over its seeds; how many seeds.
 
     costs: columns condition, arm, rate, seed, reached, steps. A rate that was run under fewer seeds than another one of the arm
     does not count; of rates with equal medians the one does whose most, then least, steps are fewer.
@@ -22,7 +22,7 @@ def steps_at_best_rate(costs: pd.DataFrame) -> pd.DataFrame:
     by_rate = counted.groupby(["condition", "arm", "rate"], sort=False)["steps"].agg(["median", "min", "max", "count"])
     by_rate.columns = pd.Index([*ENDS, "seeds"])
     most = by_rate.groupby(["condition", "arm"])["seeds"].transform("max")
-    order = by_rate.loc[by_rate["seeds"] == most, list(ENDS)].sort_values(["median", "high", "low"], kind="stable")
+    order = by_rate[by_rate["seeds"] == most].sort_values(["median", "high", "low"], kind="stable")
     return order.groupby(["condition", "arm"], sort=False).head(1).reset_index("rate")
 
 

@@ -41,14 +41,20 @@ def test_of_rates_with_equal_medians_the_one_with_fewer_most_steps_counts() -> N
         [*rows, ("one", "b", 1, 0, False, 5)], columns=["condition", "arm", "rate", "seed", "reached", "steps"]
     )
     found = steps_at_best_rate(table)
-    assert found.loc[("one", "a")].to_dict() == {"rate": 2, "median": 20, "low": 15, "high": 30}
+    assert found.loc[("one", "a")].to_dict() == {"rate": 2, "median": 20, "low": 15, "high": 30, "seeds": 3}
     assert found.loc[("one", "b"), "median"] == float("inf")
 
 
 def test_a_rate_under_fewer_seeds_does_not_replace_one_under_more() -> None:
     rows = [("one", "a", rate, seed, True, steps) for rate, seed, steps in ((1, 1, 40), (1, 2, 60), (2, 1, 10))]
     table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
-    assert steps_at_best_rate(table).loc[("one", "a")].to_dict() == {"rate": 1, "median": 50, "low": 40, "high": 60}
+    assert steps_at_best_rate(table).loc[("one", "a")].to_dict() == {
+        "rate": 1,
+        "median": 50,
+        "low": 40,
+        "high": 60,
+        "seeds": 2,
+    }
     assert at_best_rate(table, table).tolist() == [True, True, False]
 
 

@@ -18,11 +18,10 @@ def regimes(first: str, second: str, costs: pd.DataFrame) -> dict[str, str]:
     the arms is left out.
     """
     steps, found = steps_at_best_rate(costs), {}
-    seeds = costs.groupby(["condition", "arm"])["seed"].nunique()
     for condition in costs["condition"].unique():
         if (condition, first) in steps.index and (condition, second) in steps.index:
             own, other = steps.loc[(condition, first)], steps.loc[(condition, second)]
             sooner, later = own["high"] < other["low"], own["low"] > other["high"]
-            few = seeds[[(condition, first), (condition, second)]].min() < MIN_SEEDS
+            few = min(own["seeds"], other["seeds"]) < MIN_SEEDS
             found[str(condition)] = OPEN if few or not (sooner or later) else SOONER if sooner else LATER
     return found
