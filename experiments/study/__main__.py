@@ -54,6 +54,7 @@ class StudyConfig(TrainConfig):
     beside: list[str]
     rates: list[float]
     arms_of: dict[str, list[str]]
+    in_words: dict[str, str]
     expected: dict[str, dict[str, str]]
     parallel_runs: Positive
     work_dir: str
@@ -76,11 +77,12 @@ class StudyConfig(TrainConfig):
         added = self.ceilings and bool(self.beside)  # pages of other studies say nothing of seeds that are elsewhere
         require(self.first_seed == 1 or added, "first_seed", "1 without ceilings and beside", self.first_seed)
         require(self.first_seed <= self.seeds, "first_seed", f"seeds ({self.seeds}) at most", self.first_seed)
-        unknown = {*self.arms_of, *self.expected, *self.seeds_of} - {*self.conditions}
+        unknown = {*self.arms_of, *self.in_words, *self.expected, *self.seeds_of} - {*self.conditions}
         unknown |= {arm for arms in self.arms_of.values() for arm in arms} - {*self.arms}
         if unknown:
             raise ConfigError(
-                f"arms_of, seeds_of and expected must name conditions and arms, but name {', '.join(sorted(unknown))}."
+                "arms_of, seeds_of, in_words and expected must name conditions and arms, but name "
+                f"{', '.join(sorted(unknown))}."
             )
         for name, seeds in self.seeds_of.items():
             require(seeds <= self.seeds, f"seeds_of.{name}", f"seeds ({self.seeds}) at most", seeds)
@@ -180,7 +182,7 @@ def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
         "logged",
         "overrides",
     )
-    switches = ("seeds", "seeds_of", "credit", "mistakes", "placement", "beside", "rates", "expected")
+    switches = ("seeds", "seeds_of", "credit", "mistakes", "placement", "beside", "rates", "in_words", "expected")
     evaluation = jobs[0].settings.evaluation
     return {key: getattr(cfg, key) for key in (*told, *switches)} | {
         "kinds": {arm: kind_of(arm, how) for arm, how in cfg.arms.items()},

@@ -17,7 +17,7 @@ from experiments.study.page import CURVES
 from experiments.study.reward_curves import RUN, beside, earned, lower_thresholds, reward_curves, threshold_tables
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
-from oar.analysis.reports.page import write_csv, write_page
+from oar.analysis.reports.page import records, write_csv, write_page
 from oar.analysis.thresholds import STEPS, at_best_rate, steps_to_threshold
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
@@ -41,8 +41,8 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
         was = told["study"]["conditions"]
         changed = [name for name, settings in about["conditions"].items() if was.get(name, settings) != settings]
         costs, curves = beside(costs, table, changed), beside(curves, points, changed)
-        for key in ("conditions", "arms", "kinds", "expected"):
-            about[key] = told["study"][key] | about[key]
+        for key in ("conditions", "arms", "kinds", "in_words", "expected"):
+            about[key] = told["study"].get(key, {}) | about[key]
         about["overrides"] = [one for one in about["overrides"] if one in told["study"]["overrides"]]
         about["steps"] = sorted({*told["study"]["steps"], *about["steps"]})
     about |= {"runs": len(costs), "rates": sorted(costs["rate"].unique()), "seeds": int(costs["seed"].nunique())}
@@ -81,7 +81,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         study=about,
         summary=summary,
         shown=shown,
-        regimes=regimes(summary, about["reference"]),
+        fastest=fastest(summary, about["reference"]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
         thresholds=threshold_tables(lower),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
@@ -178,19 +178,28 @@ def _sides(pair: pd.DataFrame) -> str:
     return f"{(mine < other).sum()} : {(mine > other).sum()} of {len(mine)}"
 
 
-def regimes(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:
-    """By condition the steps of the reference, the ceiling and the best practical method, with their arms; None: not reached."""
-    found: dict[str, dict[str, Any]] = {}
+def fastest(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, dict[str, Any] | None]]:
+    """By condition the rows of the reference, the best practical method and the ceiling; None where no such arm was run."""
+    found: dict[str, dict[str, dict[str, Any] | None]] = {}
     for condition, own in summary[summary["best"]].groupby("condition", sort=False):
         practical = (own["kind"] == METHOD) & (own["arm"] != reference)
-        sides = {reference: own["arm"] == reference, "ceiling": own["kind"] == ORACLE, "practical": practical}
-        found[str(condition)] = {}
-        for name, chosen in sides.items():
-            fastest = own[chosen].nsmallest(1, "steps")
-            steps = float(fastest["steps"].iloc[0]) if len(fastest) else np.inf
-            arm = fastest["arm"].iloc[0] if np.isfinite(steps) else None
-            found[str(condition)][name] = {"arm": arm, "steps": steps if np.isfinite(steps) else None}
+        sides = {reference: own["arm"] == reference, "practical": practical, "ceiling": own["kind"] == ORACLE}
+        first = {name: records(own[chosen].nsmallest(1, "steps")) for name, chosen in sides.items()}
+        found[str(condition)] = {name: rows[0] if rows else None for name, rows in first.items()}
     return found
+
+
+def regimes(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:
+    """Of `fastest` the steps and arms, JSON-ready; None: not reached."""
+    return {
+        condition: {
+            name: {"arm": None, "steps": None}
+            if row is None or not np.isfinite(row["steps"])
+            else {"arm": row["arm"], "steps": float(row["steps"])}
+            for name, row in sides.items()
+        }
+        for condition, sides in fastest(summary, reference).items()
+    }
 
 
 def committed_regimes(folder: Path) -> dict[str, dict[str, Any]]:

@@ -186,14 +186,14 @@ def test_a_method_under_a_control_is_a_control() -> None:
 
 def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     about = toy_study() | {"kinds": KINDS, "rates": [1e-3], "expected": {"one": {"oar_p": "90"}}}
-    about |= {"conditions": {"one": []}, "arms": {arm: [] for arm in KINDS}}
+    about |= {"conditions": {"one": []}, "in_words": {"one": "a few words"}, "arms": {arm: [] for arm in KINDS}}
     folder = tmp_path / "out"
     folder.mkdir()
     text = write_ceilings(about, runs_of(tmp_path / "runs"), folder, {"command": "toy"}).read_text()
     assert (
         "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 | 90 |" in text
     )
-    assert "| one | 30 (`grpo`) | 10 (`oracle_causal`) | 20 (`oar_p`) |" in text
+    assert "| one | a few words | 3 | 30 [30, 30] | `oar_p` 20 [20, 20] | `oracle_causal` 10 [10, 10] |" in text
     assert "| `oar_p` | 3 : 0 of 3 | 3 : 0 of 3 |" in text
     assert (folder / "standing.png").read_bytes().startswith(b"\x89PNG")
     assert committed_regimes(folder)["one"]["practical"] == {"arm": "oar_p", "steps": 20.0}
@@ -204,7 +204,7 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
 
 def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path: Path) -> None:
     about = toy_study() | {"kinds": KINDS, "rates": [1e-3], "expected": {"one": {"oar_p": "90"}}}
-    about |= {"conditions": {"one": ["a"]}, "arms": {arm: [] for arm in KINDS}}
+    about |= {"conditions": {"one": ["a"]}, "in_words": {"one": "a few"}, "arms": {arm: [] for arm in KINDS}}
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     after.mkdir()
@@ -214,12 +214,16 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     share = [made(tmp_path / "share", arm, 1, {0: 0.3, 10: 0.5, 20: 0.95}) for arm in ("grpo", "oar_gn")]
     runs = [*(replace(run, condition="share") for run in reversed(share)), anew]
     more = about | {"conditions": {"share": ["b"]}, "arms": {"grpo": [], "oar_p": [], "oar_gn": []}, "expected": {}}
-    more |= {"kinds": {"grpo": "method", "oar_p": "method", "oar_gn": "method"}, "beside": [str(before)]}
+    more |= {
+        "kinds": {"grpo": "method", "oar_p": "method", "oar_gn": "method"},
+        "in_words": {"share": "words"},
+        "beside": [str(before)],
+    }
     text = write_ceilings(more, runs, after, first | {"command": "the second"}).read_text()
     assert "2026-11-01, c0ffee\nthe first command\n" in text
     assert "| `oar_p` | method | 0.001 * | 20 [10, 20] |" in text  # seed 1 anew, seeds 2 and 3 as they were
-    assert "| one | 30 (`grpo`) | 10 (`oracle_causal`) | 20 (`oar_p`) |" in text
-    assert "| share | 20 (`grpo`) | not reached | 20 (`oar_gn`) |" in text
+    assert "| one | a few | 3 | 30 [30, 30] | `oar_p` 20 [10, 20] | `oracle_causal` 10 [10, 10] |" in text
+    assert "| share | words | 1 | 20 [20, 20] | `oar_gn` 20 [20, 20] | not run |" in text
     assert "17 runs" in text
     # Conditions as the pages have them, methods before controls and oracles: not in the order in which runs were made.
     assert text.index("## one") < text.index("| `oracle_causal` |") < text.index("## share")
@@ -298,7 +302,9 @@ def test_larger_batches_and_longer_sheets_are_conditions() -> None:
 
 def test_names_that_are_nothing_are_refused() -> None:
     for override in ("+arms_of.two=[grpo]", "arms_of.one=[nobody]", "+expected.two={}"):
-        with pytest.raises(ConfigError, match="arms_of, seeds_of and expected must name conditions and arms, but name"):
+        with pytest.raises(
+            ConfigError, match="arms_of, seeds_of, in_words and expected must name conditions and arms, but name"
+        ):
             study(override)
 
 

@@ -218,7 +218,10 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("seeds=0", "seeds must be 1 or more"),
         ("first_seed=2", "first_seed must be 1 without ceilings and beside, but is 2"),
         ("+seeds_of.default=4", r"seeds_of.default must be seeds \(3\) at most, but is 4"),
-        ("+seeds_of.nothing=1", "arms_of, seeds_of and expected must name conditions and arms, but name nothing"),
+        (
+            "+seeds_of.nothing=1",
+            "arms_of, seeds_of, in_words and expected must name conditions and arms, but name nothing",
+        ),
         ("+arms.twin=['method=grpo']", "twin and default: grpo are the same run"),
         ("+arms.other=['method=nobody']", "cannot be composed"),
         (
