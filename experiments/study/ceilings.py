@@ -149,7 +149,7 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
         slow = float(own.loc[own["arm"] == reference, ["steps", "longest"]].to_numpy().min(initial=np.inf))
         gap = slow - float(own.loc[own["kind"] == ORACLE, "steps"].min())
         for name, end in (("standing", "steps"), ("standing_low", "steps_high"), ("standing_high", "steps_low")):
-            known = np.isfinite(gap) and gap != 0
+            known = np.isfinite(gap) and gap > 0  # no oracle is sooner: there is nothing to stand between
             # A range with a run that does not get there ends at the steps that it ran, or it would look like one point.
             stands = (slow - own[end].clip(upper=own["longest"])) / gap
             rows.loc[own.index, name] = stands.where(np.isfinite(own["steps"])) if known else np.nan
@@ -222,12 +222,13 @@ def shown(row: Mapping[str, Any], cost: str) -> str:
 
 
 def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> None:
-    """A panel per condition, a line per arm: where it stands between the reference (0) and the ceiling (1)."""
+    """A panel per condition whose ceiling is above its reference, a line per arm: where it stands between them (0 and 1)."""
     best = summary[summary["best"]].rename(
         columns={"standing": "value", "standing_low": "low", "standing_high": "high"}
     )
     best = best.assign(line=best["arm"].map(label), series=best["arm"])
-    panels = {str(condition): own for condition, own in best.groupby("condition", sort=False)}
+    by = best.groupby("condition", sort=False)
+    panels = {str(condition): own for condition, own in by if own["value"].notna().any()}  # without a gap nothing stands
     draw_dots(
         panels,
         path,

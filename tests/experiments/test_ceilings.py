@@ -138,6 +138,16 @@ def test_a_range_goes_on_to_a_run_that_does_not_get_there() -> None:
     assert [stands[f"standing{end}"] for end in ("_low", "", "_high")] == [-0.5, 0.5, 0.75]
 
 
+def test_nothing_stands_below_a_ceiling_that_is_no_sooner_than_the_reference() -> None:
+    """A gap below 0 would put the latest arm highest."""
+    rows = [
+        ("one", arm, 1e-3, 1, True, steps, 0, 0.0)
+        for arm, steps in {"grpo": 40, "oracle_causal": 50, "oar_p": 90}.items()
+    ]
+    costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps", "tokens", "seconds"])
+    assert summarised(costs, KINDS, "grpo")["standing"].isna().all()
+
+
 def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
     steps = {
         "grpo": [(1, 30, True), (2, 30, True), (3, 40, False), (4, 10, True)],
