@@ -27,6 +27,7 @@ TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
 CEILING = 1.0  # of `standing`
+LOWEST = -1.0  # that is drawn: one late run would squeeze all others
 
 
 def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, provenance: Mapping[str, Any]) -> Path:
@@ -226,9 +227,12 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
     best = summary[summary["best"]].rename(
         columns={"standing": "value", "standing_low": "low", "standing_high": "high"}
     )
-    best = best.assign(line=best["arm"].map(label), series=best["arm"])
+    drawn = best[["value", "low", "high"]].clip(lower=LOWEST)
+    best = best.assign(line=best["arm"].map(label), series=best["arm"], **drawn)
     by = best.groupby("condition", sort=False)
-    panels = {str(condition): own for condition, own in by if own["value"].notna().any()}  # without a gap nothing stands
+    panels = {
+        str(condition): own for condition, own in by if own["value"].notna().any()
+    }  # without a gap nothing stands
     draw_dots(
         panels,
         path,
@@ -236,7 +240,7 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
         beside=dict.fromkeys(panels, CEILING),
         least=0.0,
         xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
-        note="median over seeds, and their range (a run that never gets there: by its steps); ×: half never do; no mark: not run",
+        note="median over seeds, and their range (a run that never gets there: by its steps), down to -1; ×: half never do; no mark: not run",
     )
 
 
