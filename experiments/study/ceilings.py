@@ -230,9 +230,7 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
     drawn = best[["value", "low", "high"]].clip(lower=LOWEST)
     best = best.assign(line=best["arm"].map(label), series=best["arm"], **drawn)
     by = best.groupby("condition", sort=False)
-    panels = {
-        str(condition): own for condition, own in by if own["value"].notna().any()
-    }  # without a gap nothing stands
+    panels = {str(name): own for name, own in by if own["value"].notna().any()}  # without a gap nothing stands
     draw_dots(
         panels,
         path,
@@ -240,7 +238,7 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
         beside=dict.fromkeys(panels, CEILING),
         least=0.0,
         xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
-        note="median over seeds, and their range (a run that never gets there: by its steps), down to -1; ×: half never do; no mark: not run",
+        note="median over seeds, and range down to -1 (a run that never gets there: by its steps); ×: half never do; no mark: not run",
     )
 
 
