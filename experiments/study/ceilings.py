@@ -238,7 +238,7 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
         beside=dict.fromkeys(panels, CEILING),
         least=0.0,
         xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
-        note="median over seeds, and range down to -1 (a run that never gets there: by its steps); ×: half never do; no mark: not run",
+        note="median over seeds, range to -1 (a run that never gets there: by its steps); ×: half never do; no mark: not run",
     )
 
 
