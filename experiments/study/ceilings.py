@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.study.page import CURVES
+from experiments.study.placement import causal_auc
 from experiments.study.reward_curves import RUN, beside, earned, lower_thresholds, reward_curves, threshold_tables
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
@@ -26,6 +27,7 @@ from oar.runs.folder import Run
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
+AUC = "causal_auc"  # of a run: what its credit found; earlier pages have it not
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
 
@@ -106,7 +108,7 @@ def run_costs(run: Run) -> dict[str, Any]:
     """Of a run: condition, arm, rate (of learning), seed, reached, and COSTS up to there; where it never gets there, in all.
 
     tokens: of the training completions, and of the continuations that value their states; seconds: of the training steps,
-    without the points of the curve.
+    without the points of the curve; start and last: of the curve; causal_auc: of `causal_auc`.
     """
     bound, curve = run.settings.evaluation.stop_at, earned(run)
     if bound is None:
@@ -128,6 +130,7 @@ def run_costs(run: Run) -> dict[str, Any]:
         "seconds": round(float(run.timings.loc[1:steps, "total"].sum()), 1),
         "start": float(curve.iloc[0]),
         "last": float(curve.iloc[-1]),
+        AUC: round(causal_auc(run), 3),
     }
 
 
@@ -137,9 +140,16 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
     best: whether this is the arm's best rate, by its median of steps; kind: of the arm. standing, of the best rate alone, with
     the ends of its range: 0 where the reference at its best rate is, 1 at the ceiling, the best oracle.
     """
+    costs = costs if AUC in costs else costs.assign(**{AUC: np.nan})
     reached = costs.assign(run=costs["steps"], **{cost: costs[cost].where(costs["reached"], np.inf) for cost in COSTS})
     by = reached.groupby(["condition", "arm", "rate"], sort=False)
-    rows = by.agg(seeds=("seed", "nunique"), reached=("reached", "sum"), longest=("run", "max")).reset_index()
+    told = {
+        "seeds": ("seed", "nunique"),
+        "reached": ("reached", "sum"),
+        "longest": ("run", "max"),
+        "auc": (AUC, "mean"),
+    }
+    rows = by.agg(**told).reset_index()
     for cost in COSTS:
         for name, how in (("", "median"), ("_low", "min"), ("_high", "max")):
             rows[f"{cost}{name}"] = by[cost].agg(how).to_numpy()

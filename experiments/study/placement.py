@@ -20,6 +20,7 @@ from oar.learner.checkpoint import CHECKPOINTS, nearest_checkpoint
 from oar.learner.samples import Sample, read_samples, read_steps
 from oar.model.load import load_policy, load_tokenizer
 from oar.runs.folder import Run
+from oar.runs.tracking import SAMPLES
 from oar.statistics.attribution import Floats, auc, recall_at_top_fifth, spearman
 from oar.tasks.task import Task
 
@@ -47,6 +48,15 @@ def placement_table(runs: Sequence[Run]) -> pd.DataFrame:
                 of = {"condition": run.condition, "arm": run.arm, "seed": run.seed, "quantity": quantity}
                 rows.append({**of, "value": values.mean(), "n": int(values.notna().sum())})
     return pd.DataFrame(rows, columns=["condition", "arm", "seed", "quantity", "value", "n"])
+
+
+def causal_auc(run: Run) -> float:
+    """How well a run's credit tells causal tokens from others: the mean AUC over the completions it kept; NaN where none says."""
+    if not (run.folder / SAMPLES).exists():  # it ended before it kept any, or was to keep none
+        return float("nan")
+    kept = [sample for samples in read_steps(run.folder).values() for sample in samples if "causal" in sample.marks]
+    found = [auc(size, _mark(sample, "causal", size)) for sample, size in _unequal(kept)]
+    return float(np.nanmean(found)) if np.isfinite(found).any() else float("nan")
 
 
 def _placed(run: Run) -> Iterator[Mapping[str, float]]:

@@ -1,6 +1,7 @@
 """Where credit went: by hand on completions that are written down, and against exact OAR-P computed in another way."""
 
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from experiments.study.overview import choice_and_gain, overview
-from experiments.study.placement import QUANTITIES, placement_table
+from experiments.study.placement import QUANTITIES, causal_auc, placement_table
 from oar.analysis.signals.examine import examine, signal_importance
 from oar.analysis.signals.recall import AUC, ERROR_FIFTH, ERROR_PERCENTILE, SPEARMAN
 from oar.common.errors import DataError
@@ -66,6 +67,22 @@ def test_what_marks_say_by_hand(tmp_path: Path) -> None:
     assert found["value"][AUC] == pytest.approx((1 + (1 + (n - 1) / 2) / n) / 2)
     assert found["n"][AUC] == 2
     assert (found["value"][ERROR_PERCENTILE], found["value"][ERROR_FIFTH], found["n"][ERROR_FIFTH]) == (1, 1, 1)
+
+
+def test_what_the_credit_of_a_run_found_by_hand(tmp_path: Path) -> None:
+    """All on the causal tokens is 1, all on the others 0; equal credit and completions without marks say nothing."""
+    cfg = settings("method=oar_p")
+    right, wrong = kept(tmp_path, cfg, RIGHT, WRONG)
+    causal = [float(place in right.marks["causal"]) for place in range(len(right.tokens))]
+    others = [-float(place not in wrong.marks["causal"]) for place in range(len(wrong.tokens))]
+    found = replace(right, token_advantages=causal)
+    silent = [replace(right, token_advantages=[0.3] * len(causal)), replace(found, marks={})]
+    run = run_with(tmp_path, cfg, [found, *silent])
+    assert causal_auc(run) == 1
+    assert causal_auc(run_with(tmp_path, cfg, [found, replace(wrong, token_advantages=others)])) == 0.5
+    assert math.isnan(causal_auc(run_with(tmp_path, cfg, silent)))
+    (tmp_path / SAMPLES).unlink()
+    assert math.isnan(causal_auc(run))
 
 
 def test_agreement_is_with_exact_oar_p_under_the_last_checkpoint(tmp_path: Path) -> None:
