@@ -201,7 +201,8 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     folder.mkdir()
     text = write_ceilings(about, runs_of(tmp_path / "runs"), folder, {"command": "toy"}).read_text()
     assert (
-        "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 |  | 90 |" in text
+        "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 |  | 90 |"
+        in text
     )
     assert "| one | a few words | 3 | 30 [30, 30] | `oar_p` 20 [20, 20] | `oracle_causal` 10 [10, 10] |" in text
     assert "| `oar_p` | 3 : 0 of 3 | 3 : 0 of 3 |" in text
