@@ -29,6 +29,12 @@ PACKAGES = {
     "wandb": ("wandb",),
     "oar": ("oar",),
 }
+VECTORS = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "amx_bf16",
+)  # flags of /proc/cpuinfo by which torch and oneDNN choose their kernels
 
 
 def collect_provenance(
@@ -136,13 +142,18 @@ def versions() -> dict[str, str | None]:
 
 
 def cpu_model() -> str | None:
-    """The processor's name as the kernel gives it."""
+    """The processor's name and its vector instructions, as the kernel gives them: `AMD EPYC (avx2)`.
+
+    A cloud calls several generations by one name; those with other instructions round otherwise and teach another base model.
+    """
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or None
+    if not info.exists():
+        return platform.processor() or None
+    lines = [line.partition(":") for line in info.read_text(encoding="utf-8", errors="replace").splitlines()]
+    told = {key.strip(): value.strip() for key, _, value in lines}
+    instructions = [name for name in VECTORS if name in told.get("flags", "").split()]
+    name = told.get("model name") or platform.processor()
+    return " ".join([name, *([f"({', '.join(instructions)})"] if instructions else [])]) or None
 
 
 def gpu_name() -> str | None:

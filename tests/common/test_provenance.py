@@ -5,9 +5,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from oar.common.errors import ConfigError
-from oar.common.provenance import collect_provenance, config_hash, git_state
+from oar.common.provenance import collect_provenance, config_hash, cpu_model, git_state
 
 
 def test_the_hash_knows_values_and_not_their_order() -> None:
@@ -58,3 +59,14 @@ def test_provenance_is_json_and_names_no_path_of_this_checkout() -> None:
     assert isinstance(versions, dict)
     assert versions["torch"]
     assert set(versions) == {"python", "torch", "transformers", "vllm", "hydra-core", "wandb", "oar"}
+
+
+def test_processors_of_one_name_with_other_vector_instructions_are_told_apart() -> None:
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability not in ("AVX2", "AVX512"):
+        pytest.skip(f"torch does not choose its kernels by these flags here ({capability})")
+    model = cpu_model()
+    assert model is not None
+    assert "avx2" in model
+    assert ("avx512f" in model) == (capability == "AVX512")
+    assert ("avx512_bf16" in model) == torch.cpu.get_capabilities()["avx512_bf16"]
