@@ -27,7 +27,7 @@ from oar.runs.folder import Run
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
-AUC = "causal_auc"  # of a run: what its credit found; earlier pages have it not
+AUC = "causal_auc"  # of a run: what its credit found
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
 
@@ -140,7 +140,6 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
     best: whether this is the arm's best rate, by its median of steps; kind: of the arm. standing, of the best rate alone, with
     the ends of its range: 0 where the reference at its best rate is, 1 at the ceiling, the best oracle.
     """
-    costs = costs if AUC in costs else costs.assign(**{AUC: np.nan})
     reached = costs.assign(run=costs["steps"], **{cost: costs[cost].where(costs["reached"], np.inf) for cost in COSTS})
     by = reached.groupby(["condition", "arm", "rate"], sort=False)
     told = {
@@ -233,23 +232,28 @@ def shown(row: Mapping[str, Any], cost: str) -> str:
 
 
 def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> None:
-    """A panel per condition whose ceiling is above its reference, a line per arm: where it stands between them (0 and 1)."""
+    """A panel per condition with a gap, a line per arm: where it stands between reference and ceiling (0 and 1)."""
+    found = standing_panels(summary)
+    draw_dots(
+        found,
+        path,
+        looks=looks_of(arms),
+        beside=dict.fromkeys(found, CEILING),
+        least=0.0,
+        xlabel=dict.fromkeys(found, "steps saved: GRPO 0, ceiling 1"),
+        note="median over seeds, range to -1 (a run that never gets there: by its steps); ×: half never do; no mark: not run",
+    )
+
+
+def standing_panels(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """By condition whose ceiling is above its reference: of each arm at its best rate value, low and high, LOWEST at least."""
     best = summary[summary["best"]].rename(
         columns={"standing": "value", "standing_low": "low", "standing_high": "high"}
     )
     drawn = best[["value", "low", "high"]].clip(lower=LOWEST)
     best = best.assign(line=best["arm"].map(label), series=best["arm"], **drawn)
     by = best.groupby("condition", sort=False)
-    panels = {str(name): own for name, own in by if own["value"].notna().any()}  # without a gap nothing stands
-    draw_dots(
-        panels,
-        path,
-        looks=looks_of(arms),
-        beside=dict.fromkeys(panels, CEILING),
-        least=0.0,
-        xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
-        note="median over seeds, range to -1 (a run that never gets there: by its steps); ×: half never do; no mark: not run",
-    )
+    return {str(name): own for name, own in by if own["value"].notna().any()}  # without a gap nothing stands
 
 
 def kind_of(arm: str, overrides: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from experiments.study.ceilings import (
     run_costs,
     seed_by_seed,
     shown,
+    standing_panels,
     summarised,
     write_ceilings,
 )
@@ -133,8 +134,7 @@ def test_a_range_goes_on_to_a_run_that_does_not_get_there() -> None:
         for arm, of in runs.items()
         for seed, steps in enumerate(of)
     ]
-    costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps", "tokens", "seconds"])
-    stands = summarised(costs, KINDS, "grpo").set_index("arm").loc["oar_p"]
+    stands = summarised(costs_of(rows), KINDS, "grpo").set_index("arm").loc["oar_p"]
     assert [stands[f"standing{end}"] for end in ("_low", "", "_high")] == [-0.5, 0.5, 0.75]
 
 
@@ -144,8 +144,26 @@ def test_nothing_stands_below_a_ceiling_that_is_no_sooner_than_the_reference() -
         ("one", arm, 1e-3, 1, True, steps, 0, 0.0)
         for arm, steps in {"grpo": 40, "oracle_causal": 50, "oar_p": 90}.items()
     ]
-    costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps", "tokens", "seconds"])
-    assert summarised(costs, KINDS, "grpo")["standing"].isna().all()
+    stands = summarised(costs_of(rows), KINDS, "grpo")
+    assert stands["standing"].isna().all()
+    assert standing_panels(stands) == {}
+
+
+def test_the_picture_ends_at_minus_one() -> None:
+    """One late run would squeeze all others."""
+    rows = [
+        ("one", arm, 1e-3, seed, True, steps, 0, 0.0)
+        for arm, of in {"grpo": (30, 30), "oracle_causal": (20, 20), "oar_p": (25, 90)}.items()
+        for seed, steps in enumerate(of)
+    ]
+    drawn = standing_panels(summarised(costs_of(rows), KINDS, "grpo"))["one"].set_index("arm").loc["oar_p"]
+    assert [drawn[end] for end in ("low", "value", "high")] == [-1, -1, 0.5]
+
+
+def costs_of(rows: list[tuple[object, ...]]) -> pd.DataFrame:
+    """Costs of runs of which no credit was kept."""
+    columns = ["condition", "arm", "rate", "seed", "reached", "steps", "tokens", "seconds"]
+    return pd.DataFrame(rows, columns=columns).assign(causal_auc=np.nan)
 
 
 def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
@@ -199,7 +217,8 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     about |= {"conditions": {"one": []}, "in_words": {"one": "a few words"}, "arms": {arm: [] for arm in KINDS}}
     folder = tmp_path / "out"
     folder.mkdir()
-    text = write_ceilings(about, runs_of(tmp_path / "runs"), folder, {"command": "toy"}).read_text()
+    text = write_ceilings(about, runs_of(tmp_path / "runs"), folder, {"command": "toy", "cpu": "one"}).read_text()
+    assert "several processors" not in text
     assert (
         "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 |  | 90 |"
         in text
@@ -219,7 +238,12 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     after.mkdir()
-    first = {"command": "the first command", "git_commit": "c0ffee", "started": "2026-11-01T10:00:00+00:00"}
+    first = {
+        "command": "the first command",
+        "git_commit": "c0ffee",
+        "started": "2026-11-01T10:00:00+00:00",
+        "cpu": "one",
+    }
     write_ceilings(about, runs_of(tmp_path / "runs"), before, first)
     anew = made(tmp_path / "anew", "oar_p", 1, {0: 0.3, 10: 0.91})
     share = [made(tmp_path / "share", arm, 1, {0: 0.3, 10: 0.5, 20: 0.95}) for arm in ("grpo", "oar_gn")]
@@ -230,8 +254,9 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
         "in_words": {"share": "words"},
         "beside": [str(before)],
     }
-    text = write_ceilings(more, runs, after, first | {"command": "the second"}).read_text()
-    assert "2026-11-01, c0ffee\nthe first command\n" in text
+    text = write_ceilings(more, runs, after, first | {"command": "the second", "cpu": "another"}).read_text()
+    assert "one, 2026-11-01, c0ffee\nthe first command\n" in text
+    assert "several processors" in text
     assert "| `oar_p` | method | 0.001 * | 20 [10, 20] |" in text  # seed 1 anew, seeds 2 and 3 as they were
     assert "| one | a few | 3 | 30 [30, 30] | `oar_p` 20 [10, 20] | `oracle_causal` 10 [10, 10] |" in text
     assert "| share | words | 1 | 20 [20, 20] | `oar_gn` 20 [20, 20] | not run |" in text
@@ -243,7 +268,7 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     assert json.loads((after / "provenance.json").read_text())["study"]["conditions"] == {"one": ["a"], "share": ["b"]}
     # Runs of a condition with other settings are not comparable: they do not stay.
     now = more | {"conditions": {"share": ["c"]}, "beside": [str(after)]}
-    write_ceilings(now, [replace(share[0], condition="share")], after, {"command": "the third"})
+    write_ceilings(now, [replace(share[0], condition="share")], after, {"command": "the third", "cpu": "one"})
     costs = pd.read_csv(after / "steps.csv")
     assert costs[costs["condition"] == "share"]["arm"].tolist() == ["grpo"]
     assert len(costs) == 16
