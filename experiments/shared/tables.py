@@ -96,13 +96,16 @@ class Tables:
         return found[key]
 
     def machines(self) -> dict[str, list[str]]:
-        """GPU or processor: the folders that were measured with it, those within others too."""
+        """GPU or processor: the folders that were measured with it, those within others too, under each where these are several."""
         by_machine: dict[str, list[str]] = {}
         for file in sorted(self._results.rglob("provenance.json")):
-            folder = file.parent.relative_to(self._results).as_posix()
-            machine = self.provenance(folder, "gpu") or self.provenance(folder, "cpu")
-            by_machine.setdefault(str(machine), []).append(folder)
-        return by_machine
+            made = json.loads(file.read_text(encoding="utf-8"))
+            earlier = [
+                one["cpu"] for one in made.get("study", {}).get("beside", [])
+            ]  # runs of these stand on the page too
+            for machine in {str(name) for name in (made["gpu"] or made["cpu"], *earlier)}:
+                by_machine.setdefault(machine, []).append(file.parent.relative_to(self._results).as_posix())
+        return dict(sorted(by_machine.items()))
 
     def _ends(self, file: str, column: str) -> tuple[str, str]:
         """The columns of a column's interval: its own, else the table's only one."""

@@ -127,8 +127,11 @@ def test_a_measurement_within_another_folder_has_a_machine_of_its_own(tmp_path: 
     for folder, cpu, gpu in (("a", "one", None), ("a/b", "other", None), ("c", "one", None), ("d", "one", "big")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "provenance.json").write_text(json.dumps({"cpu": cpu, "gpu": gpu}))
-    found = {machine: set(folders) for machine, folders in Tables(tmp_path).machines().items()}
-    assert found == {"one": {"a", "c"}, "other": {"a/b"}, "big": {"d"}}
+    (tmp_path / "e").mkdir()
+    joined = {"cpu": "other", "gpu": None, "study": {"beside": [{"cpu": "one"}, {"cpu": "one"}]}}
+    (tmp_path / "e/provenance.json").write_text(json.dumps(joined))
+    found = Tables(tmp_path).machines()
+    assert found == {"one": ["a", "c", "e"], "other": ["a/b", "e"], "big": ["d"]}
 
 
 class TestWords:
