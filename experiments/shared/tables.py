@@ -96,14 +96,13 @@ class Tables:
         return found[key]
 
     def machines(self) -> dict[str, list[str]]:
-        """GPU or processor: the folders that were measured with it, those within others too, under each where these are several."""
+        """GPU or processor: the folders that were measured with it, those within others too; of several: under each."""
         by_machine: dict[str, list[str]] = {}
         for file in sorted(self._results.rglob("provenance.json")):
             made = json.loads(file.read_text(encoding="utf-8"))
-            earlier = [
-                one["cpu"] for one in made.get("study", {}).get("beside", [])
-            ]  # runs of these stand on the page too
-            for machine in {str(name) for name in (made["gpu"] or made["cpu"], *earlier)}:
+            # Runs of these pages stand on this one too.
+            earlier = [one["cpu"] for one in made.get("study", {}).get("beside", [])]
+            for machine in dict.fromkeys(str(name) for name in (made["gpu"] or made["cpu"], *earlier)):
                 by_machine.setdefault(machine, []).append(file.parent.relative_to(self._results).as_posix())
         return dict(sorted(by_machine.items()))
 
