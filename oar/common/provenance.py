@@ -29,12 +29,8 @@ PACKAGES = {
     "wandb": ("wandb",),
     "oar": ("oar",),
 }
-VECTORS = (
-    "avx2",
-    "avx512f",
-    "avx512_bf16",
-    "amx_bf16",
-)  # flags of /proc/cpuinfo by which torch and oneDNN choose their kernels
+# Flags of /proc/cpuinfo by which torch and oneDNN choose their kernels.
+VECTORS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
 def collect_provenance(
