@@ -11,6 +11,7 @@ import pandas as pd
 
 from oar.analysis.reports.page import fixed
 from oar.common.errors import DataError, did_you_mean
+from oar.common.provenance import machines
 from oar.statistics.intervals import CONFIDENCE
 
 
@@ -100,9 +101,8 @@ class Tables:
         by_machine: dict[str, list[str]] = {}
         for file in sorted(self._results.rglob("provenance.json")):
             made = json.loads(file.read_text(encoding="utf-8"))
-            # Runs of these pages stand on this one too.
-            earlier = [one["cpu"] for one in made.get("study", {}).get("beside", [])]
-            for machine in dict.fromkeys(str(name) for name in (made["gpu"] or made["cpu"], *earlier)):
+            pages = (made, *made.get("study", {}).get("beside", []))  # runs of earlier ones stand on this one too
+            for machine in dict.fromkeys(name for one in pages for name in machines(one)):
                 by_machine.setdefault(machine, []).append(file.parent.relative_to(self._results).as_posix())
         return dict(sorted(by_machine.items()))
 

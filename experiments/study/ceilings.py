@@ -22,6 +22,7 @@ from oar.analysis.reports.page import records, write_csv, write_page
 from oar.analysis.thresholds import STEPS, at_best_rate, steps_to_threshold
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
+from oar.common.provenance import machines
 from oar.runs.folder import Run
 
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
@@ -82,6 +83,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         TEMPLATE,
         provenance,
         study=about,
+        several=len({name for one in (provenance, *about.get("beside", [])) for name in machines(one)}) > 1,
         summary=summary,
         shown=shown,
         fastest=fastest(summary, about["reference"]),

@@ -82,6 +82,12 @@ def joined_provenance(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def machines(made: Mapping[str, Any]) -> list[str]:
+    """The GPUs, else the processors, of a provenance, each once: of several runs it may hold one for each."""
+    named = made.get("gpu") or made["cpu"]
+    return list(dict.fromkeys(str(one) for one in (named if isinstance(named, list) else [named])))
+
+
 def config_hash(config: Mapping[str, object]) -> str:
     """SHA-256 of the configuration as canonical JSON: sorted keys, no spaces. Raises ConfigError if it is not JSON."""
     try:

@@ -254,7 +254,7 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
         "in_words": {"share": "words"},
         "beside": [str(before)],
     }
-    text = write_ceilings(more, runs, after, first | {"command": "the second", "cpu": "another"}).read_text()
+    text = write_ceilings(more, runs, after, first | {"command": "the second", "cpu": ["one", "another"]}).read_text()
     assert "one, 2026-11-01, c0ffee\nthe first command\n" in text
     assert "several processors" in text
     assert "| `oar_p` | method | 0.001 * | 20 [10, 20] |" in text  # seed 1 anew, seeds 2 and 3 as they were

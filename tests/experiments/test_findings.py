@@ -128,7 +128,7 @@ def test_a_measurement_within_another_folder_has_a_machine_of_its_own(tmp_path: 
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "provenance.json").write_text(json.dumps({"cpu": cpu, "gpu": gpu}))
     (tmp_path / "e").mkdir()
-    joined = {"cpu": "other", "gpu": None, "study": {"beside": [{"cpu": "one"}, {"cpu": "one"}]}}
+    joined = {"cpu": ["other", "one", "other"], "gpu": None, "study": {"beside": [{"cpu": "one"}, {"cpu": "one"}]}}
     (tmp_path / "e/provenance.json").write_text(json.dumps(joined))
     found = Tables(tmp_path).machines()
     assert found == {"one": ["a", "c", "e"], "other": ["a/b", "e"], "big": ["d"]}
