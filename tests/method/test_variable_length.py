@@ -93,7 +93,8 @@ def test_states_and_gradients_are_those_of_a_family_at_a_time(make, recomputed, 
     monkeypatch.setattr(packing_module, "has_kernel", lambda *_: True)
     monkeypatch.delattr(packing_module, "_by_family")
     for one, other in zip(run(), expected, strict=True):
-        assert_close(one, other, atol=5e-6, rtol=1e-4)
+        # A gradient of 49 is summed from terms as large, so float32 leaves its small entries as coarse as its large ones.
+        assert_close(one, other, atol=2e-6 * float(other.detach().abs().max()), rtol=1e-4)
 
 
 def test_a_cpu_has_no_kernel():
