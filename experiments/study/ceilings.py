@@ -139,8 +139,7 @@ def run_costs(run: Run) -> dict[str, Any]:
 def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> pd.DataFrame:
     """A row per condition, arm and rate: the median, least and most of COSTS over seeds, infinite where runs do not get there.
 
-    best: whether this is the arm's best rate, by its median of steps; kind: of the arm. standing, of the best rate alone, with
-    the ends of its range: 0 where the reference at its best rate is, 1 at the ceiling, the best oracle.
+    best: whether this is the arm's best rate, by its median of steps; kind: of the arm; of the best rate alone its `standings`.
     """
     reached = costs.assign(run=costs["steps"], **{cost: costs[cost].where(costs["reached"], np.inf) for cost in COSTS})
     by = reached.groupby(["condition", "arm", "rate"], sort=False)
@@ -156,16 +155,39 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
             rows[f"{cost}{name}"] = by[cost].agg(how).to_numpy()
     rows["kind"] = rows["arm"].map(kinds)
     rows["best"] = at_best_rate(rows, costs)
-    for _, own in rows[rows["best"]].groupby("condition", sort=False):
-        # A reference that does not get there counts with the steps it ran: no arm is put too high by that.
-        slow = float(own.loc[own["arm"] == reference, ["steps", "longest"]].to_numpy().min(initial=np.inf))
-        gap = slow - float(own.loc[own["kind"] == ORACLE, "steps"].min())
-        for name, end in (("standing", "steps"), ("standing_low", "steps_high"), ("standing_high", "steps_low")):
-            known = np.isfinite(gap) and gap > 0  # no oracle is sooner: there is nothing to stand between
-            # A range with a run that does not get there ends at the steps that it ran, or it would look like one point.
-            stands = (slow - own[end].clip(upper=own["longest"])) / gap
-            rows.loc[own.index, name] = stands.where(np.isfinite(own["steps"])) if known else np.nan
-    return rows
+    stands = standings(costs, kinds, reference)
+    found = stands.reindex(list(zip(rows["condition"], rows["arm"], strict=True))).set_axis(rows.index)
+    return rows.join(found.where(rows["best"]))
+
+
+def standings(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> pd.DataFrame:
+    """By (condition, arm), each at its best rate, of the steps that the ceiling saves against the reference the share saved.
+
+    Columns: standing, by the medians, and standing_low and standing_high, those of its latest and soonest run. The ceiling is the
+    oracle with the lowest median. All three are taken over the seeds that they were all run under: seeds are more and less lucky.
+    NaN where half of an arm's runs or more do not get there, where there is no such seed, and where the ceiling is no sooner.
+    """
+    counted = costs.assign(run=costs["steps"], steps=steps_to_threshold(costs))[at_best_rate(costs, costs)]
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for condition, own in counted.groupby("condition", sort=False):
+        steps, ran = (own.pivot(index="seed", columns="arm", values=name) for name in ("steps", "run"))
+        arms = [str(arm) for arm in steps]
+        oracles = [arm for arm in arms if kinds[arm] == ORACLE]
+        if reference not in arms or not oracles:
+            continue
+        ceiling = str(steps[oracles].median().idxmin())
+        for arm in arms:
+            shared = steps[[reference, ceiling, arm]].notna().all(axis=1)
+            taken, longest = steps[shared], ran[shared].max()
+            # A reference that does not get there counts with the steps it ran: no arm is put too high by that.
+            slow = min(taken[reference].median(), longest[reference])
+            gap = slow - taken[ceiling].median()
+            if gap > 0 and np.isfinite(taken[arm].median()):
+                # A range with a run that does not get there ends at the steps that it ran, or it would look like one point.
+                drawn = taken[arm].clip(upper=longest[arm])
+                ends = {"standing": drawn.median(), "standing_low": drawn.max(), "standing_high": drawn.min()}
+                found[str(condition), arm] = {name: (slow - end) / gap for name, end in ends.items()}
+    return pd.DataFrame.from_dict(found, orient="index", columns=["standing", "standing_low", "standing_high"])
 
 
 def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> dict[str, pd.DataFrame]:

@@ -149,6 +149,24 @@ def test_nothing_stands_below_a_ceiling_that_is_no_sooner_than_the_reference() -
     assert standing_panels(stands) == {}
 
 
+def test_an_arm_is_held_against_the_seeds_that_it_was_run_under() -> None:
+    """Under seed 1 GRPO needs 80 steps and under the two others more than 300; oar_p was run under seed 1, and under one more."""
+    runs = {"grpo": {1: 80, 2: None, 3: None}, "oracle_causal": {1: 50, 2: 40, 3: 60}, "oar_p": {1: 60, 4: 20}}
+    rows = [
+        ("one", arm, 1e-3, seed, steps is not None, steps or 300, 0, 0.0)
+        for arm, of in runs.items()
+        for seed, steps in of.items()
+    ]
+    table = summarised(costs_of(rows), KINDS, "grpo").set_index("arm")
+    assert table.loc["oar_p", "standing"] == pytest.approx((80 - 60) / (80 - 50))
+    assert table.loc["oar_p", "standing_low"] == table.loc["oar_p", "standing_high"] == table.loc["oar_p", "standing"]
+    assert table.loc["oar_p", "steps"] == 40
+    oracle = [table.loc["oracle_causal", f"standing{end}"] for end in ("_low", "", "_high")]
+    assert oracle == [(300 - steps) / (300 - 50) for steps in (60, 50, 40)]
+    alone = costs_of([row for row in rows if row[3] == 4 or row[1] != "oar_p"])
+    assert math.isnan(summarised(alone, KINDS, "grpo").set_index("arm").loc["oar_p", "standing"])
+
+
 def test_the_picture_ends_at_minus_one() -> None:
     """One late run would squeeze all others."""
     rows = [
