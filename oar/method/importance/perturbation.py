@@ -85,9 +85,11 @@ class PerturbationImportance:
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=False):
             shown, keys = clean.shown, CleanKeys(clean.forward)
             row, token = tokens[clean.completions].nonzero(as_tuple=True)
-            replaced = [
-                replacement_ids(self.counterfactual, inputs, clean, row, token, draw) for draw in range(self.draws)
-            ]
+            replaced = torch.stack(
+                [replacement_ids(self.counterfactual, inputs, clean, row, token, draw) for draw in range(self.draws)]
+            )
+            of, by = self._changes(replaced, shown.input_ids[row, shown.reasoning_positions[row, token]])
+            row, token = row[of], token[of]
             for some in self._chunks(inputs, clean, row, token):
                 rows = row[some.index]
                 unseen = some.positions[:, 0] if self.counterfactual == "knockout" else None
@@ -95,18 +97,29 @@ class PerturbationImportance:
                 found = (some.positions[:, None] == shown.read_positions[rows][:, :, None]) & some.valid[:, None]
                 read = found.int().argmax(dim=2)
                 ids = shown.input_ids[rows[:, None], some.positions.clamp(max=shown.input_ids.shape[1] - 1)]
-                for by in replaced:
-                    ids[:, 0] = by[some.index]
-                    embeddings = embed(ids)
-                    if mean is not None:
-                        embeddings[:, 0] = mean
-                    job = Recomputation(some.rows, embeddings, some.positions, some.valid, read, unseen)
-                    with recompute(model, keys, job) as hidden:
-                        logits = logits_of(model, hidden)
-                    changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
-                    moved = inputs.probe.divergence(clean.outcome[rows], changed)
-                    importance[clean.completions[rows], token[some.index]] += moved / self.draws
+                ids[:, 0] = by[some.index]
+                embeddings = embed(ids)
+                if mean is not None:
+                    embeddings[:, 0] = mean
+                job = Recomputation(some.rows, embeddings, some.positions, some.valid, read, unseen)
+                with recompute(model, keys, job) as hidden:
+                    logits = logits_of(model, hidden)
+                changed = inputs.probe.outcome(logits, shown.read_mask[rows], shown.read_ids[rows])
+                moved = inputs.probe.divergence(clean.outcome[rows], changed)
+                # A token's draws may share a chunk: they add up.
+                at = clean.completions[rows], token[some.index]
+                importance.index_put_(at, (moved / self.draws).to(importance.dtype), accumulate=True)
         return importance
+
+    def _changes(self, replaced: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of N tokens each counterfactual changes, ascending, and to what, both (M,); replaced (draws, N), own (N,).
+
+        A draw from the policy that is the token itself moves nothing and is not run: the surer the policy, the fewer are.
+        """
+        if self.counterfactual != "resampled":
+            return torch.arange(len(own), device=own.device).repeat_interleave(self.draws), replaced.T.flatten()
+        of, draw = (replaced != own).T.nonzero(as_tuple=True)
+        return of, replaced[draw, of]
 
     def _chunks(self, inputs: CreditInputs, clean: CleanPass, row: Tensor, token: Tensor) -> Iterator["_Chunk"]:
         """Counterfactuals (row, token) in groups of at most `max_tokens_per_forward` recomputed tokens.

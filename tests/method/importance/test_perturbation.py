@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from oar.common.errors import ConfigError, DataError
 from oar.method.batch import collate
-from oar.method.importance import GradientNormImportance, PerturbationImportance
+from oar.method.importance import GradientNormImportance, PerturbationImportance, perturbation
 from oar.method.importance.clean import clean_passes
+from oar.method.importance.counterfactual import recompute
 from oar.method.importance.perturbation import largest
 from oar.method.importance.replacements import replacement_ids
 from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
@@ -217,9 +218,6 @@ def test_random_tokens_and_resampled_ones_are_what_they_say():
 
 def test_resampled_tokens_follow_the_policy():
     """Over many seeds a token comes out as often as the policy says."""
-    from oar.method.importance.clean import clean_passes
-    from oar.method.importance.replacements import replacement_ids
-
     model, batch = tiny_model(2), random_batch(2, rows=1)
     many = batch.rows(torch.zeros(3000, dtype=torch.long))
     inputs = credit_inputs(many, PROBES["as_mean"], model=model)
@@ -234,6 +232,38 @@ def test_resampled_tokens_follow_the_policy():
     others = replacement_ids("random_token", inputs, clean, row, token)
     own = int(batch.completion_ids[0, 0])
     assert set(others.tolist()) == set(range(model.config.vocab_size)) - {own, PAD}
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_a_draw_that_is_the_token_itself_moves_nothing_and_is_not_run(draws, monkeypatch):
+    """A completion that the policy is sure of costs nothing; one that it is not sure of costs a counterfactual a change."""
+    model, batch = tiny_model(2), random_batch(2, rows=40)
+    model.get_output_embeddings().weight.data *= 100
+    reasoning = batch.reasoning_mask
+    for row in range(20):  # written anew, each token the likeliest
+        for place in reasoning[row].nonzero()[:, 0].tolist():
+            at = int(batch.prompt_lengths[row]) + place
+            with torch.no_grad():
+                chosen = model(batch.input_ids[row : row + 1, :at]).logits[0, -1].argmax()
+            batch.input_ids[row, at] = batch.completion_ids[row, place] = chosen
+    inputs, run = credit_inputs(batch, PROBES["as_mean"], model=model), []
+
+    def counted(model, keys, job):
+        run.extend(job.rows)
+        return recompute(model, keys, job)
+
+    monkeypatch.setattr(perturbation, "recompute", counted)
+    found = PerturbationImportance("resampled", draws=draws, max_tokens_per_forward=200).measure(inputs, reasoning)
+    (clean,) = clean_passes(inputs, 10**6, graph=False)
+    row, token = reasoning[clean.completions].nonzero(as_tuple=True)
+    put = torch.stack([replacement_ids("resampled", inputs, clean, row, token, draw) for draw in range(draws)])
+    row = clean.completions[row]
+    changes = put != batch.completion_ids[row, token]
+    assert 0.2 < changes.float().mean() < 0.8
+    assert len(run) == changes.sum()
+    still = ~changes.any(dim=0)
+    assert (found[row[still], token[still]] == 0).all()
+    assert (found[row[~still], token[~still]] != 0).any()
 
 
 def test_knockout_hides_the_token_and_keeps_it_in_place():
