@@ -276,6 +276,7 @@ def standing_panels(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
     )
     drawn = best[["value", "low", "high"]].clip(lower=LOWEST)
     best = best.assign(line=best["arm"].map(label), series=best["arm"], **drawn)
+    best = best[best["value"].notna() | np.isinf(best["steps"])]  # that gets there, but stands nowhere: it has no mark
     by = best.groupby("condition", sort=False)
     return {str(name): own for name, own in by if own["value"].notna().any()}  # without a gap nothing stands
 

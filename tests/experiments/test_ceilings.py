@@ -163,8 +163,9 @@ def test_an_arm_is_held_against_the_seeds_that_it_was_run_under() -> None:
     assert table.loc["oar_p", "steps"] == 40
     oracle = [table.loc["oracle_causal", f"standing{end}"] for end in ("_low", "", "_high")]
     assert oracle == [(300 - steps) / (300 - 50) for steps in (60, 50, 40)]
-    alone = costs_of([row for row in rows if row[3] == 4 or row[1] != "oar_p"])
-    assert math.isnan(summarised(alone, KINDS, "grpo").set_index("arm").loc["oar_p", "standing"])
+    alone = summarised(costs_of([row for row in rows if row[3] == 4 or row[1] != "oar_p"]), KINDS, "grpo")
+    assert math.isnan(alone.set_index("arm").loc["oar_p", "standing"])
+    assert set(standing_panels(alone)["one"]["arm"]) == {"grpo", "oracle_causal"}
 
 
 def test_the_picture_ends_at_minus_one() -> None:
