@@ -265,7 +265,8 @@ def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> Non
         beside=dict.fromkeys(found, CEILING),
         least=0.0,
         xlabel=dict.fromkeys(found, "steps saved: GRPO 0, ceiling 1"),
-        note="median over seeds, range to -1 (a run that never gets there: by its steps); ×: half never do; no mark: not run, or no gap under its seeds",
+        note="median over seeds, range to -1 (a run that never gets there: by its steps); "
+        "×: half never do; no mark: not run, or no gap under its seeds",
     )
 
 
