@@ -135,7 +135,6 @@ def test_an_arm_that_does_not_get_there_is_told_from_one_that_was_not_run() -> N
     costs = pd.read_csv(RESULTS / "ceilings/steps.csv")
     summary = summarised(costs, about["kinds"], about["reference"])
     shown = summary[summary["best"] & (summary["standing"].notna() | np.isinf(summary["steps"]))]
-    assert len(shown) < summary["best"].sum()  # oar_s of share_large was run under a seed without a gap
     for axes in figures_of(RESULTS / "ceilings")[0].get_axes():
         found = shown.loc[shown["condition"] == axes.get_title(loc="left"), "arm"].nunique()
         marks = sum(len(line.get_xdata()) for line in axes.get_lines() if line.get_marker() not in ("", "None"))
