@@ -15,7 +15,15 @@ import pandas as pd
 
 from experiments.study.page import CURVES
 from experiments.study.placement import causal_auc
-from experiments.study.reward_curves import RUN, beside, earned, lower_thresholds, reward_curves, threshold_tables
+from experiments.study.reward_curves import (
+    RUN,
+    beside,
+    draw_rewards,
+    earned,
+    lower_thresholds,
+    reward_curves,
+    threshold_tables,
+)
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import records, write_csv, write_page
@@ -75,7 +83,11 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     about = provenance["study"]
     costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
     summary = summarised(costs, about["kinds"], about["reference"])
-    draw_standing(summary, arms_in_order(about), folder / "standing.png")
+    panels, arms = standing_panels(summary), arms_in_order(about)
+    if panels:
+        draw_standing(panels, arms, folder / "standing.png")
+    else:  # no oracle, or none that is sooner
+        draw_rewards(curves, costs, arms, folder / "rewards.png")
     lower = lower_thresholds(curves, costs)
     write_csv(lower, folder / "thresholds.csv")
     return write_page(
@@ -86,6 +98,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         several=len({name for one in (provenance, *about.get("beside", [])) for name in machines(one)}) > 1,
         summary=summary,
         shown=shown,
+        stands=bool(panels),
         fastest=fastest(summary, about["reference"]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
         thresholds=threshold_tables(lower),
@@ -255,16 +268,15 @@ def shown(row: Mapping[str, Any], cost: str) -> str:
     return f"{median:,.0f} [{low:,.0f}, {f'{high:,.0f}' if np.isfinite(high) else 'not reached'}]"
 
 
-def draw_standing(summary: pd.DataFrame, arms: Sequence[str], path: Path) -> None:
+def draw_standing(panels: Mapping[str, pd.DataFrame], arms: Sequence[str], path: Path) -> None:
     """A panel per condition with a gap, a line per arm: where it stands between reference and ceiling (0 and 1)."""
-    found = standing_panels(summary)
     draw_dots(
-        found,
+        panels,
         path,
         looks=looks_of(arms),
-        beside=dict.fromkeys(found, CEILING),
+        beside=dict.fromkeys(panels, CEILING),
         least=0.0,
-        xlabel=dict.fromkeys(found, "steps saved: GRPO 0, ceiling 1"),
+        xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
         note="median over seeds, range to -1 (a run that never gets there: by its steps); "
         "×: half never do; no mark: not run, or no gap under its seeds",
     )

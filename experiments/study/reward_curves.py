@@ -1,10 +1,13 @@
 """Learning curves of runs that train to a threshold, and how soon they reach lower ones: does the order of arms hang on it?"""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from oar.analysis.reports.figures import draw_lines
+from oar.analysis.reports.methods import looks_of
 from oar.analysis.thresholds import ENDS, at_best_rate
 from oar.learner.run import CURVE, EARNED
 from oar.runs.folder import Run
@@ -62,6 +65,13 @@ def lower_thresholds(curves: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
         parts.append(there.groupby(BOUND)["step"].min().reindex(runs).fillna(np.inf))
     steps = pd.concat(parts).groupby(["condition", "arm", "threshold"], sort=False)
     return steps.agg(["count", "median", "min", "max"]).set_axis(["seeds", *ENDS], axis="columns").reset_index()
+
+
+def draw_rewards(curves: pd.DataFrame, costs: pd.DataFrame, arms: Sequence[str], path: Path) -> None:
+    """A panel per condition: the mean reward over training steps, each of `arms` at its best rate. costs: steps.csv."""
+    drawn = curves[at_best_rate(curves, costs)].rename(columns={"arm": "series", "seed": "run", "reward": "value"})
+    panels = {str(condition): own for condition, own in drawn.groupby("condition", sort=False)}
+    draw_lines(panels, path, looks=looks_of(arms), columns=min(3, len(panels)), legend="mean reward")
 
 
 def threshold_tables(found: pd.DataFrame) -> dict[str, pd.DataFrame]:

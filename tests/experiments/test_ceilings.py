@@ -251,6 +251,23 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     assert [line for line in again.splitlines() if "| analysis |" not in line] == text.splitlines()
 
 
+def test_a_page_where_nothing_stands_shows_the_rewards(tmp_path: Path) -> None:
+    """No oracle was run, and nobody gets there: there is no gap in which an arm could stand."""
+    about = toy_study() | {"kinds": KINDS, "rates": [1e-3], "conditions": {"one": []}, "expected": {}}
+    about |= {"arms": {"grpo": [], "oar_p": []}}
+    runs = [
+        replace(made(tmp_path / "runs", arm, 1, {0: 0.3, 20: 0.5, 40: 0.7}), condition="one")
+        for arm in ("grpo", "oar_p")
+    ]
+    folder = tmp_path / "out"
+    folder.mkdir()
+    text = write_ceilings(about, runs, folder, {"command": "toy", "cpu": "one"}).read_text()
+    assert "(rewards.png)" in text
+    assert "standing.png" not in text
+    assert (folder / "rewards.png").read_bytes().startswith(b"\x89PNG")
+    assert "| one |  | 1 | not by 40 steps | not by 40 steps | not run |" in text
+
+
 def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path: Path) -> None:
     about = toy_study() | {"kinds": KINDS, "rates": [1e-3], "expected": {"one": {"oar_p": "90"}}}
     about |= {"conditions": {"one": ["a"]}, "in_words": {"one": "a few"}, "arms": {arm: [] for arm in KINDS}}
