@@ -222,7 +222,7 @@ def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) 
 def _sides(pair: pd.DataFrame) -> str:
     """Of two arms, a column each, seeds under which the first has fewer steps, and more, of those that both were run with."""
     mine, other = pair.dropna().to_numpy().T
-    return f"{(mine < other).sum()} : {(mine > other).sum()} of {len(mine)}"
+    return f"{(mine < other).sum()} : {(mine > other).sum()} of {len(mine)}" if len(mine) else "no seed in common"
 
 
 def fastest(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, dict[str, Any] | None]]:

@@ -1,7 +1,7 @@
 """What is wrong with overrides that Hydra refuses, in one sentence that says what was probably meant."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,9 @@ class _Known:
         self.own = {str(key) for key in config}
         with suppress(HydraException):  # choices of groups decide on keys, where there are such choices
             config = _loaded(program, [str(one.input_line) for one in overrides if _options(one.key_or_group)])
-        self.keys = set(_keys(OmegaConf.to_container(config)))
+        values = OmegaConf.to_container(config)
+        self.keys = set(_keys(values))
+        self.empty = set(_keys(values, of=lambda value: value == {}))  # whoever writes an entry there chooses its name
 
     def choices(self, group: str) -> list[str]:
         """Of a group; where they give values to keys of the whole configuration, those whose keys the program has."""
@@ -143,6 +145,9 @@ class _Known:
         if _options(key):
             groups = ", ".join(sorted(group for group in self.groups if not group.startswith("hydra/")))
             return f"{self.program} has no group {key}; what it has: {groups or 'none'}."
+        above = key.rpartition(".")[0]
+        if above in self.empty and not override.is_delete():
+            return f"{above} holds nothing yet, and a new entry takes a plus: +{text}"
         near = did_you_mean(key, (one for one in self.keys | self.groups if _of_hydra(one) == _of_hydra(key)))
         return f"{self.program} has no key {key}{near or ': --cfg job prints all, and + before a key adds one.'}"
 
@@ -162,9 +167,10 @@ def _of_hydra(key: str) -> bool:
     return key.startswith(("hydra.", "hydra/"))
 
 
-def _keys(node: Any, above: str = "") -> Iterator[str]:
-    """The dotted names of all values and of all that holds some."""
+def _keys(node: Any, of: Callable[[Any], bool] = lambda _: True, above: str = "") -> Iterator[str]:
+    """The dotted names of all values and of all that holds some, where they are such as `of` asks for."""
     if isinstance(node, Mapping):
         for key, value in node.items():
-            yield f"{above}{key}"
-            yield from _keys(value, f"{above}{key}.")
+            if of(value):
+                yield f"{above}{key}"
+            yield from _keys(value, of, f"{above}{key}.")

@@ -147,6 +147,11 @@ def test_table1_hands_overrides_of_runs_to_its_cells(run: Program, monkeypatch: 
         (study.main, "experiment=controls seed=2", "type seeds=3"),
         (study.main, "experiment=controls method=oar_g", "arms."),
         (study.main, "experiment=pays learner.batch_size=8", "conditions.small_batch sets it"),
+        (
+            study.main,
+            "experiment=smollm2_parts arms_of.parts=[grpo]",
+            "a new entry takes a plus: +arms_of.parts=[grpo]",
+        ),
     ],
 )
 def test_what_a_table_or_study_sets_is_refused(main: Callable[[], None], typed: str, said: str, run: Program) -> None:

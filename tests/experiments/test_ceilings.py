@@ -199,6 +199,8 @@ def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
         "grpo": {"oar_p": "1 : 0 of 3"},  # seed 2 alike, 3 neither, 4 and 5 run with one arm alone
         "oar_p_shuffled": {"oar_p": "1 : 2 of 4"},
     }
+    alone = costs[(costs["arm"] != "oar_p") | (costs["seed"] == 5)]
+    assert seed_by_seed(alone, KINDS, "grpo")["one"]["grpo"].to_dict() == {"oar_p": "no seed in common"}
 
 
 def test_steps_to_lower_thresholds_by_hand(tmp_path: Path) -> None:

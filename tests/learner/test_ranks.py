@@ -51,7 +51,7 @@ def without(names: tuple[str, ...], metrics: dict[str, float]) -> dict[str, floa
     return {name: value for name, value in metrics.items() if name not in names}
 
 
-def assert_alike(one: Result, two: Result, close: float, shares: float = 4e-3) -> None:
+def assert_alike(one: Result, two: Result, close: float, shares: bool = True) -> None:
     (curve, weights), (other_curve, other_weights) = one, two
     assert len(curve) == len(other_curve)
     for expected, found in zip(curve, other_curve, strict=True):
@@ -59,10 +59,9 @@ def assert_alike(one: Result, two: Result, close: float, shares: float = 4e-3) -
         # OAR-G differentiates a KL of about 1e-6, of which float32 keeps a few digits: token weights move more than the model's.
         coarse = max(1e-3, 10 * close)
         assert without(SHARES, found) == pytest.approx(without(SHARES, expected), abs=coarse, rel=coarse)
-        # A token at the gate's quantile may fall on either side of it by a rounding: two of 500 tokens.
-        assert {name: found[name] for name in SHARES} == pytest.approx(
-            {name: expected[name] for name in SHARES}, abs=shares
-        )
+        for name in SHARES if shares else ():
+            # A token at the gate's quantile may fall on either side of it by a rounding: two of 500 tokens.
+            assert found[name] == pytest.approx(expected[name], abs=4e-3)
     assert set(weights) == set(other_weights)
     for name, weight in weights.items():
         torch.testing.assert_close(other_weights[name], weight, atol=close, rtol=0)
@@ -78,8 +77,8 @@ def test_two_ranks_learn_what_one_learns(name: str, on_two: Path) -> None:
         alone = train(on_two / "start", ranks, *RUNS[name])
     # Gains of an untaught model are alike, and divided by how little they differ: a gradient's norm moves by thousandths, and a
     # rounding takes whole completions to the other side of a weight of 1, so their share of the tokens says nothing.
-    close, shares = (5e-4, 1.0) if name == "gains" else (1e-3 if "bfloat16" in name else 1e-5, 4e-3)
-    assert_alike(alone, result_in(on_two, name), close, shares)
+    close = 5e-4 if name == "gains" else 1e-3 if "bfloat16" in name else 1e-5
+    assert_alike(alone, result_in(on_two, name), close, shares=name != "gains")
     curve, weights = alone
     assert all(metrics["train/grad_norm"] > 0.003 for metrics in curve)
     idle = [metrics["train/zero_advantage_groups"] for metrics in curve]
