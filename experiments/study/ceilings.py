@@ -36,6 +36,7 @@ from oar.runs.folder import Run
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
+STANDING, REWARDS = "standing.png", "rewards.png"
 AUC = "causal_auc"  # of a run: what its credit found
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
@@ -83,11 +84,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     about = provenance["study"]
     costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
     summary = summarised(costs, about["kinds"], about["reference"])
-    panels, arms = standing_panels(summary), arms_in_order(about)
-    if panels:
-        draw_standing(panels, arms, folder / "standing.png")
-    else:  # no oracle, or none that is sooner
-        draw_rewards(curves, costs, arms, folder / "rewards.png")
+    drawn = draw_ceilings(summary, curves, costs, arms_in_order(about), folder)
     lower = lower_thresholds(curves, costs)
     write_csv(lower, folder / "thresholds.csv")
     return write_page(
@@ -98,7 +95,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         several=len({name for one in (provenance, *about.get("beside", [])) for name in machines(one)}) > 1,
         summary=summary,
         shown=shown,
-        stands=bool(panels),
+        drawn=drawn,
         fastest=fastest(summary, about["reference"]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
         thresholds=threshold_tables(lower),
@@ -152,6 +149,8 @@ def run_costs(run: Run) -> dict[str, Any]:
 def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> pd.DataFrame:
     """A row per condition, arm and rate: the median, least and most of COSTS over seeds, infinite where runs do not get there.
 
+    last: the mean over seeds of the reward at the last point of the curve.
+
     best: whether this is the arm's best rate, by its median of steps; kind: of the arm; of the best rate alone its `standings`.
     """
     reached = costs.assign(run=costs["steps"], **{cost: costs[cost].where(costs["reached"], np.inf) for cost in COSTS})
@@ -160,6 +159,7 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
         "seeds": ("seed", "nunique"),
         "reached": ("reached", "sum"),
         "longest": ("run", "max"),
+        "last": ("last", "mean"),
         "auc": (AUC, "mean"),
     }
     rows = by.agg(**told).reset_index()
@@ -266,6 +266,18 @@ def shown(row: Mapping[str, Any], cost: str) -> str:
     if not np.isfinite(median):
         return f"not by {row['longest']:,} steps"
     return f"{median:,.0f} [{low:,.0f}, {f'{high:,.0f}' if np.isfinite(high) else 'not reached'}]"
+
+
+def draw_ceilings(
+    summary: pd.DataFrame, curves: pd.DataFrame, costs: pd.DataFrame, arms: Sequence[str], folder: Path
+) -> str:
+    """Where each arm stands; where none does, for want of an oracle that is sooner, the rewards. Returns the file's name."""
+    panels = standing_panels(summary)
+    if panels:
+        draw_standing(panels, arms, folder / STANDING)
+        return STANDING
+    draw_rewards(curves, costs, arms, folder / REWARDS)
+    return REWARDS
 
 
 def draw_standing(panels: Mapping[str, pd.DataFrame], arms: Sequence[str], path: Path) -> None:

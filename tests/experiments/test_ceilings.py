@@ -182,7 +182,7 @@ def test_the_picture_ends_at_minus_one() -> None:
 def costs_of(rows: list[tuple[object, ...]]) -> pd.DataFrame:
     """Costs of runs of which no credit was kept."""
     columns = ["condition", "arm", "rate", "seed", "reached", "steps", "tokens", "seconds"]
-    return pd.DataFrame(rows, columns=columns).assign(causal_auc=np.nan)
+    return pd.DataFrame(rows, columns=columns).assign(last=np.nan, causal_auc=np.nan)
 
 
 def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
@@ -241,10 +241,11 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     text = write_ceilings(about, runs_of(tmp_path / "runs"), folder, {"command": "toy", "cpu": "one"}).read_text()
     assert "several processors" not in text
     assert (
-        "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 |  | 90 |"
+        "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 | 0.91 |  | 90 |"
         in text
     )
     assert "| one | a few words | 3 | 30 [30, 30] | `oar_p` 20 [20, 20] | `oracle_causal` 10 [10, 10] |" in text
+    assert "| 1 of 3 | 0.78 |" in text  # the control, whose last rewards are 0.95, 0.7 and 0.7
     assert "| `oar_p` | 3 : 0 of 3 | 3 : 0 of 3 |" in text
     assert (folder / "standing.png").read_bytes().startswith(b"\x89PNG")
     assert committed_regimes(folder)["one"]["practical"] == {"arm": "oar_p", "steps": 20.0}

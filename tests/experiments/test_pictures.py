@@ -15,11 +15,10 @@ from experiments.gradient_signal import page as gradient_signal
 from experiments.reanalyse import pictures_of, table_of
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.page import read_levels
-from experiments.study.ceilings import STEPS, arms_in_order, draw_standing, standing_panels, summarised
+from experiments.study.ceilings import STEPS, arms_in_order, draw_ceilings, summarised
 from experiments.study.credit_dynamics import draw_credit, draw_profile
 from experiments.study.mistakes import draw_mistakes
 from experiments.study.page import CURVES, draw_differences
-from experiments.study.reward_curves import draw_rewards
 from experiments.table1.page import draw_table1, read_cells, read_scores
 from oar.analysis.reports.figures import SHOWN, curve_table, draw_curves
 from oar.analysis.reports.methods import KINDS, LOOKS, METHOD, OTHER_COLOURS, label, look, numbered
@@ -53,12 +52,10 @@ def drawn_by(folder: Path) -> None:
             draw_profile(pd.read_csv(folder / "credit.csv"), nowhere)
     elif (folder / STEPS).is_file():
         about = made["study"]
-        costs, arms = pd.read_csv(folder / STEPS), arms_in_order(about)
-        panels = standing_panels(summarised(costs, about["kinds"], about["reference"]))
-        if panels:
-            draw_standing(panels, arms, nowhere)
-        else:
-            draw_rewards(pd.read_parquet(folder / CURVES), costs, arms, nowhere)
+        costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
+        draw_ceilings(
+            summarised(costs, about["kinds"], about["reference"]), curves, costs, arms_in_order(about), nowhere
+        )
     elif "gradients" in made:
         about = made["gradients"]
         for draw in gradient_signal.pictures(reference=about["reference"], judged=about["judged"]).values():
