@@ -279,8 +279,10 @@ def progress_line(report: StepReport, step: int, steps: int) -> str:
 
 
 def held_out(curve: Mapping[str, float]) -> str:
-    """The accuracy of a point of the learning curve; empty where there is none."""
-    return f"held-out {curve[CURVE]:.1f} %" if CURVE in curve else ""
+    """The accuracy of a point of the learning curve, and its reward where answers are right in part; empty without a point."""
+    if CURVE not in curve:
+        return ""
+    return f"held-out {curve[CURVE]:.1f} %" + (f", reward {curve[EARNED]:.2f}" if EARNED in curve else "")
 
 
 def ending(result: EvaluationResult, folder: Path) -> str:
