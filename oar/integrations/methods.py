@@ -53,6 +53,7 @@ MISSING = {
     "spo": _CONTINUATIONS,
     "spo_tree": "completions that are a tree, which the learner's own engine draws",
     "prime": "a reward model that learns beside the policy",
+    "reward_head": "a reward head that learns beside the policy",
     "value_head": "a value head that learns beside the policy",
     "serl": f"{_MARKS} and its feedback",
     "sdpg": _LOSS,

@@ -14,19 +14,21 @@ from oar.config import TrainConfig
 from oar.learner.collect import GradedBatch
 from oar.learner.credit import Method
 from oar.learner.kl_by_class import AdaptedKl
+from oar.learner.reward_head import LearnedGains
 from oar.learner.reward_model import RewardModel
 from oar.learner.teacher import TEACHER_FOLDER, follow, load_beside, save_beside
 from oar.learner.value_head import LearnedValues
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import score_completions
-from oar.method.importance import ImplicitReward, ValueHead
+from oar.method.importance import ImplicitReward, RewardHead, ValueHead
 from oar.model.load import load_policy, load_scorer, load_tokenizer
 
 
 @dataclass
 class Beside:
     """reference: the frozen starting model; teacher: who has a privileged look, None for the policy itself; reward_model: one
-    that is trained beside the policy; value_head: likewise, on the policy's states; scorer: the frozen one of probe=reward_model.
+    that is trained beside the policy; reward_head: what rewards each token, on the starting model's states; value_head: likewise
+    the states, on the policy's own; scorer: the frozen one of probe=reward_model.
 
     Every rank holds them whole. None where nobody asks for them.
     """
@@ -35,6 +37,7 @@ class Beside:
     reference: PreTrainedModel | None = None
     teacher: PreTrainedModel | None = None
     reward_model: RewardModel | None = None
+    reward_head: LearnedGains | None = None
     value_head: LearnedValues | None = None
     adapted_kl: AdaptedKl | None = None
     scorer: PreTrainedModel | None = None
@@ -52,8 +55,12 @@ class Beside:
             beside.teacher = load_beside(start, None if checkpoint is None else checkpoint / TEACHER_FOLDER, dtype)
         if isinstance(method.learned, ValueHead):
             beside.value_head = LearnedValues(method.learned, cfg.learner, checkpoint)
-        if isinstance(method.learned, ImplicitReward):
+        if isinstance(method.learned, RewardHead):
             assert reference is not None  # it is asked for
+            sampled = cfg.rollout.temperature
+            beside.reward_head = LearnedGains(method.learned, cfg.learner, sampled, reference, checkpoint)
+        if isinstance(method.learned, ImplicitReward):
+            assert reference is not None
             beside.reward_model = RewardModel.loaded(method.learned, cfg.learner, start, checkpoint, reference)
         if method.kl_by_class is not None:
             beside.adapted_kl = AdaptedKl(method.kl_by_class, checkpoint)
@@ -73,6 +80,9 @@ class Beside:
         if self.reward_model is not None:
             with clock("scoring"):
                 known["process_rewards"] = self.reward_model.rewards(graded.batch)
+        if self.reward_head is not None:
+            with clock("scoring"):
+                known["process_rewards"] = self.reward_head.gains(policy, graded.batch, rewards)
         if self.value_head is not None:
             with clock("scoring"):
                 known["state_values"] = self.value_head.values(policy, graded.batch, rewards)
@@ -87,6 +97,8 @@ class Beside:
         metrics: dict[str, float] = {}
         if self.reward_model is not None:
             metrics |= self.reward_model.learn(graded.batch, graded.correct)
+        if self.reward_head is not None:
+            metrics |= self.reward_head.learn()
         if self.value_head is not None:
             metrics |= self.value_head.learn()
         if self.adapted_kl is not None:
@@ -104,6 +116,8 @@ class Beside:
             save_beside(self.teacher, checkpoint / TEACHER_FOLDER)
         if self.reward_model is not None:
             self.reward_model.save(checkpoint)
+        if self.reward_head is not None:
+            self.reward_head.save(checkpoint)
         if self.value_head is not None:
             self.value_head.save(checkpoint)
         if self.adapted_kl is not None:

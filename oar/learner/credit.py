@@ -23,6 +23,7 @@ from oar.method.importance import (
     CreditInputs,
     CreditSignal,
     ImplicitReward,
+    RewardHead,
     TreeAdvantages,
     UniformImportance,
     ValueHead,
@@ -81,7 +82,7 @@ class Method:
             )
         if method.learned is not None and (cfg.learner.ranks > 1 or cfg.learner.compute_dtype != "float32"):
             raise ConfigError(
-                "learner.ranks must be 1 and learner.compute_dtype float32 where a method trains a reward model or a value head, "
+                "learner.ranks must be 1 and learner.compute_dtype float32 where a method trains a reward model or a head, "
                 f"which one rank holds whole, but are {cfg.learner.ranks} and {cfg.learner.compute_dtype}."
             )
         if method.kl_by_class is not None and cfg.learner.ranks > 1:
@@ -119,8 +120,8 @@ class Method:
         return getattr(self.signal, "spellings", False)
 
     @property
-    def learned(self) -> ImplicitReward | ValueHead | None:
-        """How the reward model or the value head learns that is trained beside the policy, if any (`learned` of the signal)."""
+    def learned(self) -> ImplicitReward | RewardHead | ValueHead | None:
+        """How the reward model or the head learns that is trained beside the policy, if any (`learned` of the signal)."""
         return getattr(self.signal, "learned", None)
 
     @property
@@ -135,8 +136,10 @@ class Method:
 
     @property
     def needs_reference(self) -> bool:
-        """Whether it compares with the starting model: by a reward model, or `needs_reference` of the auxiliary loss."""
-        return isinstance(self.learned, ImplicitReward) or getattr(self.auxiliary, "needs_reference", False)
+        """Whether it looks at the starting model: by a reward model or head, or `needs_reference` of the auxiliary loss."""
+        return isinstance(self.learned, ImplicitReward | RewardHead) or getattr(
+            self.auxiliary, "needs_reference", False
+        )
 
     @property
     def all_contribute(self) -> bool:

@@ -20,6 +20,7 @@ from oar.method.importance import (
     ImplicitRewardAdvantages,
     MadeFrom,
     PerturbationImportance,
+    RewardHeadAdvantages,
     SelfDistilledWeights,
     ValueHeadAdvantages,
 )
@@ -153,8 +154,13 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
             return own * _activations(model, size, _at_once(cfg, assume, most), checkpointing)
         case SelfDistilledWeights(max_tokens_per_forward=most):
             return _without_graph(model, size, _at_once(cfg, assume, most))
-        case ExactWeights() | ExactAdvantages() | ImplicitRewardAdvantages() | ValueHeadAdvantages():
-            # A whole micro-batch at a time.
+        case (
+            ExactWeights()
+            | ExactAdvantages()
+            | ImplicitRewardAdvantages()
+            | RewardHeadAdvantages()
+            | ValueHeadAdvantages()
+        ):  # a whole micro-batch at a time
             return _without_graph(model, size, largest_micro_batch(cfg, assume))
         case GradientImportance(max_tokens_per_forward=most):
             return _noisy_gradient(cfg, model, assume, most)

@@ -22,6 +22,7 @@ from oar.method.importance import (
     InformationAdvantages,
     MadeFrom,
     PerturbationImportance,
+    RewardHeadAdvantages,
     SelfDistilledWeights,
     ShearWeights,
     TokenBaseline,
@@ -179,6 +180,8 @@ def importance_work(estimator: CreditSignal, lengths: Lengths, learner: LearnerC
             return scored_first + whole * 6 + Work(read=whole.read)
         case ValueHeadAdvantages():  # one more forward, which no logits are read from
             return scored_first + lengths.forward(lengths.completion, 0)
+        case RewardHeadAdvantages():  # two more: by the policy, whose logits are read, and by the starting model
+            return scored_first + whole + lengths.forward(lengths.completion, 0)
         case InformationAdvantages():
             return scored_first + _prefixes(lengths)
         case ExactWeights() | ExactAdvantages():  # one more forward, which scores the right tokens

@@ -29,6 +29,7 @@ from oar.method.importance.mig import InformationAdvantages
 from oar.method.importance.perturbation import PerturbationImportance
 from oar.method.importance.prime import ImplicitReward, ImplicitRewardAdvantages
 from oar.method.importance.privileged import Schedule
+from oar.method.importance.reward_head import RewardHead, RewardHeadAdvantages
 from oar.method.importance.rlsd import SelfDistilledWeights
 from oar.method.importance.serl import ActionWeights
 from oar.method.importance.shear import ShearWeights
@@ -64,6 +65,8 @@ __all__ = [
     "PerturbationImportance",
     "PositionImportance",
     "RandomImportance",
+    "RewardHead",
+    "RewardHeadAdvantages",
     "Schedule",
     "SelfDistilledWeights",
     "ShearWeights",

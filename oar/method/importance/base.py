@@ -31,9 +31,9 @@ class CreditInputs:
     update, None for those of `scores`; correct (B,): whether the verifier took the answer; announcement: the token ids that
     announce an answer; step_end_ids: those that end a step of the reasoning, None where nobody has said them;
     spellings (B, V, K): token ids of the right answer in other spellings than `batch.gold_ids`, -1 behind their end, None where
-    nobody has said them; process_rewards (B, T): of a reward model, None where there is none; state_values (B, T): of a value
-    head, of the state that each token is drawn from, None where there is none; reference_logprobs (B, T) and kl_coefficients
-    (B,): of the starting model, and of a KL term by class of problem, None where nobody has said them.
+    nobody has said them; process_rewards (B, T): of a reward model or head, None where there is none; state_values (B, T): of
+    a value head, of the state that each token is drawn from, None where there is none; reference_logprobs (B, T) and
+    kl_coefficients (B,): of the starting model, and of a KL term by class of problem, None where nobody has said them.
     """
 
     model: PreTrainedModel
@@ -113,10 +113,10 @@ class CreditInputs:
         return self.spellings
 
     def known_process_rewards(self) -> Tensor:
-        """(B, T) of a reward model. Raises DataError where there is none."""
+        """(B, T) of a reward model or head. Raises DataError where there is none."""
         if self.process_rewards is None:
             raise DataError(
-                "This method trains a reward model beside the policy, but was called without: train with it."
+                "This method trains a reward model or head beside the policy, but was called without: train with it."
             )
         return self.process_rewards
 
