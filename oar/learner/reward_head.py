@@ -60,8 +60,9 @@ class LearnedGains:
             states = predicting_states(run_completions(self.reference, some), some, row, token).float()
             states = torch.column_stack([torch.ones_like(states[:, 0]), states])  # (N, H + 1)
             found[rows[row], token] = (surprise @ slope * states).sum(dim=1)
-            for number, place in enumerate(rows.tolist()):
-                changes[place] = surprise[row == number].T @ states[row == number]
+            lengths = some.completion_lengths.tolist()
+            by_row = zip(surprise.split(lengths), states.split(lengths), strict=True)
+            changes[rows] = torch.stack([surprises.T @ seen for surprises, seen in by_row])
             moments += states.double().T @ states.double()
         groups = everything // self.cfg.num_generations
         told, real = centred(found.sum(dim=1), groups), centred(rewards.float(), groups)

@@ -71,11 +71,11 @@ class RewardHead:
 
 @dataclass(frozen=True, slots=True)
 class RewardHeadAdvantages:
-    """A_t = R - sum of the gains of the other tokens, less the mean of the group's others, over the rewards' size.
+    """A_t = R - sum of the gains of the other tokens, less the mean of the group's others; in units of its root mean square.
 
-    Under the policy a token's gain is 0 on average, whatever came before it, so the gradient is the same on average whatever the
-    gains are; the better they are, the less it varies. Where they are 0, A_t is R less the group's mean. The size is the root
-    mean square of that over the step: where no group differs, nothing is learned.
+    Under the policy a token's gain is 0 on average, whatever came before it, so before the division the gradient is the same on
+    average whatever the gains are; the better they are, the less it varies. The mean square is over all tokens of the step. Where
+    gains are 0, A_t is R less the group's mean. Where no group's rewards differ, nothing is learned.
     """
 
     learned: RewardHead
@@ -86,9 +86,11 @@ class RewardHeadAdvantages:
         """(B, T)."""
         mask, groups, rewards = inputs.batch.completion_mask, inputs.known_groups(), inputs.known_rewards().float()
         gains = inputs.known_process_rewards() * mask
-        size = centred(rewards, groups).square().mean().sqrt()
-        differs = size > 1e-6  # the mean of equal rewards may differ from them in the last bit
-        return torch.where(mask & differs, freed_of_others(rewards, gains, groups) / size.clamp(min=1e-6), 0.0)
+        differ = (
+            centred(rewards, groups).abs().max() > 1e-6
+        )  # the mean of equal rewards may differ from them in the last bit
+        found = (freed_of_others(rewards, gains, groups) * differ).masked_fill(~mask, 0.0)
+        return found / (found.square().sum() / mask.sum()).sqrt().clamp(min=1e-6)
 
 
 def freed_of_others(rewards: Tensor, gains: Tensor, groups: Tensor) -> Tensor:
