@@ -34,9 +34,8 @@ class LearnedGains:
         self.codes = how.token_codes(reference.config.vocab_size, reference.device)
         # By name: changes (N, C, H + 1), rewards and groups (N,) of the completions; moments (H + 1, H + 1); foretold (2,).
         self.memory = {} if checkpoint is None else load_file(checkpoint / _FILE, str(reference.device))
-        self._step: tuple[dict[str, Tensor], dict[str, float]] | None = (
-            None  # what it will remember of the step at hand
-        )
+        # What it will remember of the step at hand, and what is told of it.
+        self._step: tuple[dict[str, Tensor], dict[str, float]] | None = None
 
     def save(self, checkpoint: Path) -> None:
         """After a step. Raises OSError, SafetensorError."""
@@ -64,22 +63,14 @@ class LearnedGains:
             by_row = zip(surprise.split(lengths), states.split(lengths), strict=True)
             changes[rows] = torch.stack([surprises.T @ seen for surprises, seen in by_row])
             moments += states.double().T @ states.double()
-        groups = everything // self.cfg.num_generations
-        told, real = centred(found.sum(dim=1), groups), centred(rewards.float(), groups)
+        groups, earned = everything // self.cfg.num_generations, rewards.float()
+        told, real = centred(found.sum(dim=1), groups), centred(earned, groups)
         foretold = torch.stack([told @ real, told @ told])
         trust = self.how.trust(known["foretold"] if known else foretold.new_zeros(2))
         missed, differ = (real - trust * told).square().sum(), real.square().sum()
         explained = 1 - missed / differ if differ > 0 else differ
-        self._step = (
-            {
-                "changes": changes,
-                "rewards": rewards.float(),
-                "groups": groups,
-                "moments": moments,
-                "foretold": foretold,
-            },
-            {"reward_head/explained": float(explained), "reward_head/trust": float(trust)},
-        )
+        seen = {"changes": changes, "rewards": earned, "groups": groups, "moments": moments, "foretold": foretold}
+        self._step = seen, {"reward_head/explained": float(explained), "reward_head/trust": float(trust)}
         return trust * found
 
     def learn(self) -> dict[str, float]:

@@ -86,9 +86,8 @@ class RewardHeadAdvantages:
         """(B, T)."""
         mask, groups, rewards = inputs.batch.completion_mask, inputs.known_groups(), inputs.known_rewards().float()
         gains = inputs.known_process_rewards() * mask
-        differ = (
-            centred(rewards, groups).abs().max() > 1e-6
-        )  # the mean of equal rewards may differ from them in the last bit
+        # The mean of equal rewards may differ from them in the last bit.
+        differ = centred(rewards, groups).abs().max() > 1e-6
         found = (freed_of_others(rewards, gains, groups) * differ).masked_fill(~mask, 0.0)
         return found / (found.square().sum() / mask.sum()).sqrt().clamp(min=1e-6)
 

@@ -67,7 +67,7 @@ def test_the_loss_by_hand() -> None:
 
 
 def test_what_is_missing_or_cannot_be_is_said() -> None:
-    with pytest.raises(DataError, match="trains a reward model beside the policy"):
+    with pytest.raises(DataError, match="trains a reward model or head beside the policy"):
         SIGNAL(replace(inputs(), process_rewards=None))
     with pytest.raises(ConfigError, match="beta, relative_lr and max_grad_norm must be above 0"):
         ImplicitReward(beta=0.0)
