@@ -83,5 +83,5 @@ def test_a_run_values_before_it_learns(tmp_path: Path) -> None:
 
 def test_where_it_cannot_be_one_sentence_says_so() -> None:
     for override in ("learner.ranks=2", "learner.compute_dtype=bfloat16"):
-        with pytest.raises(ConfigError, match=r"learner\.ranks must be 1 .* a value head"):
+        with pytest.raises(ConfigError, match=r"learner\.ranks must be 1 .* a reward model or a head"):
             Method.built(config("method=value_head", override))
