@@ -8,10 +8,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from oar.config import LearnerConfig
+from oar.method.advantages import centred
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import logits_of, predicting_states, run_completions
 from oar.method.importance import RewardHead
-from oar.method.importance.reward_head import centred
 
 _FILE = "reward_head.safetensors"  # of a checkpoint
 _PROJECTED_AT_ONCE = 256  # positions; bounds the logits

@@ -38,6 +38,14 @@ def group_advantages(
     return torch.where(all_equal, torch.zeros_like(centred), centred).view(-1)
 
 
+def centred(values: Tensor, groups: Tensor) -> Tensor:
+    """Values (N, ...) less the mean of those of the same number in `groups` (N,)."""
+    names, member = groups.unique(return_inverse=True)
+    totals = values.new_zeros(len(names), *values.shape[1:]).index_add_(0, member, values)
+    counts = torch.bincount(member).to(values.dtype).view(-1, *[1] * (values.ndim - 1))
+    return values - (totals / counts)[member]
+
+
 def decoupled_advantages(terms: Tensor, weights: Sequence[float], compared: Callable[[Tensor], Tensor]) -> Tensor:
     """(B,): the weighted mean over reward terms (B, S) of the advantages that each one has by itself.
 

@@ -28,7 +28,6 @@ from experiments.study.ceilings import (
 from experiments.study.reward_curves import lower_thresholds, reward_curves, threshold_tables
 from oar.common.errors import ConfigError, DataError
 from oar.config import TrainConfig, validated
-from oar.learner.run import earned, has_reached, held_out
 from oar.runs.folder import Run, finished, read_run
 from tests.config.test_config import CONF, composed
 from tests.experiments.made_runs import describe_run, toy_study, write_lines
@@ -381,20 +380,6 @@ def test_names_that_are_nothing_are_refused() -> None:
             ConfigError, match="arms_of, seeds_of, in_words and expected must name conditions and arms, but name"
         ):
             study(override)
-
-
-def test_training_ends_where_the_curve_is_high_enough() -> None:
-    assert has_reached(0.9, earned({"eval/mean/avg@1": 10.0, "eval/mean/reward@1": 0.9}))
-    assert not has_reached(0.9, earned({"eval/mean/avg@1": 95.0, "eval/mean/reward@1": 0.89}))
-
-
-def test_a_watcher_sees_the_reward_where_it_is_more_than_right_or_wrong() -> None:
-    assert held_out({"eval/mean/avg@1": 0.0, "eval/mean/reward@1": 0.725}) == "held-out 0.0 %, reward 0.72"
-    assert held_out({"eval/mean/avg@1": 43.2}) == "held-out 43.2 %"
-    assert held_out({}) == ""
-    assert has_reached(0.9, earned({"eval/mean/avg@1": 90.0}))
-    assert not has_reached(0.9, earned({}))
-    assert not has_reached(None, earned({"eval/mean/avg@1": 100.0}))
 
 
 def test_a_run_that_ended_early_has_finished_only_where_it_reached_its_threshold(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from oar.common.errors import ConfigError
 from oar.common.seeding import generator
+from oar.method.advantages import centred
 from oar.method.importance.base import CreditInputs
 
 
@@ -55,10 +56,8 @@ class RewardHead:
     def slope(self, changes: Tensor, rewards: Tensor, groups: Tensor, moments: Tensor) -> Tensor:
         """(C, H + 1) from N completions: changes (N, C, H + 1), the sums of surprise [1, state]^T; rewards and groups (N,)."""
         whitening = self.whitening(moments).to(changes.dtype)
-        told = centred(
-            (changes @ whitening).flatten(1), groups
-        )  # of N completions, fewer than numbers: solved for by them
-        alike = (told @ told.T).double()
+        told = centred((changes @ whitening).flatten(1), groups)
+        alike = (told @ told.T).double()  # (N, N): there are fewer completions than numbers in the slope
         size = self.ridge * alike.diagonal().mean() + torch.finfo(torch.float32).tiny
         eye = torch.eye(len(alike), dtype=alike.dtype, device=alike.device)
         shares = torch.linalg.solve(alike + size * eye, centred(rewards.double(), groups))
@@ -100,11 +99,3 @@ def freed_of_others(rewards: Tensor, gains: Tensor, groups: Tensor) -> Tensor:
     size = (groups[:, None] == groups).sum(dim=1, keepdim=True)
     # The group's mean holds 1/n of the completion's own gains, and so its own token's too.
     return centred(rewards - gains.sum(dim=1), groups)[:, None] + gains * (1 - 1 / size)
-
-
-def centred(values: Tensor, groups: Tensor) -> Tensor:
-    """Values (N, ...) less the mean of those of the same number in `groups` (N,)."""
-    names, member = groups.unique(return_inverse=True)
-    totals = values.new_zeros(len(names), *values.shape[1:]).index_add_(0, member, values)
-    counts = torch.bincount(member).to(values.dtype).view(-1, *[1] * (values.ndim - 1))
-    return values - (totals / counts)[member]

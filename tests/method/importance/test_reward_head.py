@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from oar.common.errors import ConfigError, DataError
+from oar.method.advantages import centred
 from oar.method.importance import CreditInputs, RewardHead, RewardHeadAdvantages
-from oar.method.importance.reward_head import centred, freed_of_others
+from oar.method.importance.reward_head import freed_of_others
 from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch
 
@@ -148,9 +150,9 @@ def test_codes_are_of_like_length_and_always_the_same() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"codes": 0}, {"memory": 0}, {"ridge": 0.0}])
-def test_what_no_regression_has_is_refused(wrong: dict[str, float]) -> None:
+def test_what_no_regression_has_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="codes and memory must be 1 or more, and ridge above 0"):
-        RewardHead(**wrong)  # type: ignore[arg-type]
+        RewardHead(**wrong)
 
 
 def test_without_a_head_one_sentence_says_so() -> None:
