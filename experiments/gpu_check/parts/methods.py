@@ -89,6 +89,7 @@ def _method(name: str, **groups: Any) -> dict[str, Any]:
 
 def run(findings: Findings) -> None:
     """One step on either side of each variant, from the same weights and completions."""
+    torch.set_num_threads(1)  # tensors are so small that more threads wait for each other
     start = random_model(TINY, spread=SPREAD, device=CPU)
     with tempfile.TemporaryDirectory() as folder:
         start.save_pretrained(folder)

@@ -9,6 +9,7 @@ from experiments.gpu_check.engine import OwnSampling
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, cast, learner_on, random_model
 from experiments.gpu_check.settings import architecture, step_config
+from oar.common.errors import DataError
 from oar.config import TrainConfig
 from oar.learner.distributed import ALONE, Ranks, joined
 from oar.method.batch import CompletionBatch, collate
@@ -55,11 +56,19 @@ def _agreement(method: str, spread: float, ranks: Ranks) -> float:
         for own, other, chosen in zip(rounded, exact, found[0].graded.batch.reasoning_mask, strict=True)
         if bool(other[chosen].any())
     ]
+    if not agreement:
+        raise DataError(
+            "Some completion must be credited, but none is: all were cut before their answer, or graded alike."
+        )
     return sum(agreement) / len(agreement)
 
 
 def _config(method: str, dtype: str) -> TrainConfig:
-    return step_config((2, sized(8, 4)), (4, 512), dtype=dtype, method=method)
+    rollout = {
+        "max_new_tokens": REASONING[1] + 10,
+        "max_model_len": 512,
+    }  # of less, no completion would come to its answer
+    return step_config((2, sized(8, 4)), (4, 512), dtype=dtype, method=method, rollout=rollout)
 
 
 @torch.no_grad()
