@@ -189,3 +189,13 @@ def test_a_graph_that_is_kept_gives_the_same_gradient_again() -> None:
 def test_a_head_that_is_not_linear_is_refused() -> None:
     with pytest.raises(DataError, match="linear layer, but are Sequential"):
         token_scores(torch.zeros(2, 3), nn.Sequential(nn.Linear(3, 4)), torch.zeros(2, dtype=torch.long), 1.0)
+
+
+@pytest.mark.parametrize("count", [1, 37, 4024, 300_000])
+def test_a_gpus_blocks_are_aligned_and_cover_the_vocabulary(count: int) -> None:
+    """Rows whose length is no multiple of 8 numbers take cuBLAS's slow kernels; 300,000 tokens leave no room for one block."""
+    hidden, weight = torch.empty(count, 8, device="meta"), torch.empty(152_064, 8, device="meta")
+    blocks = list(projection._blocks(hidden, weight))
+    assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
+    assert blocks[-1].stop == len(weight)
+    assert all((block.stop - block.start) % projection.ALIGNED == 0 for block in blocks)

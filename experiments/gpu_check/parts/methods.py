@@ -37,22 +37,24 @@ STRONG_NOISE = {"noise_std": 0.1}
 SMALL_TREE = {"branching": [2, BATCH[1] // 2], "segment": REASONING[0]}  # only its last parts may end
 OF_WEAK_NOISE = {"importance": 1e-2, "weights": 0.1, "gradient": 1e-2}
 SPREAD = 0.2  # of the weights: far from uniform, as the unit tests' model is
+LEARN_BESIDE = ("prime", "reward_head", "value_head")  # and know nothing in a first step
 AGAIN = {"activation_checkpointing": True}
 LR = {"lr": 1e-6, "warmup_steps": 0}  # so small that a second update starts from the same weights on both devices
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A step to compare: how it differs from the defaults, and bounds that are not the usual ones."""
+    """Steps of which the last is compared: how they differ from the defaults, and bounds that are not the usual ones."""
 
     name: str
     groups: dict[str, Any]
     bounds: dict[str, float] = field(default_factory=dict)
+    steps: int = 1
 
 
 def variants() -> list[Variant]:
     """Every method of conf/, each probe, counterfactual and gate, and whatever else changes which forwards run."""
-    found = [Variant(name, _method(name)) for name in METHODS]
+    found = [Variant(name, _method(name), steps=2 if name in LEARN_BESIDE else 1) for name in METHODS]
     found.append(Variant("oar_g, noise of conf/", {"method": "oar_g"}, OF_WEAK_NOISE))
     for kind in sorted({*COUNTERFACTUALS} - {"pad"}):
         for name in ("oar_p", "oar_p_routes"):
@@ -107,7 +109,7 @@ def _compare(findings: Findings, start: PreTrainedModel, folder: Path) -> None:
             if cfg.data.name not in engines:
                 engines[cfg.data.name] = OwnSampling(cfg, REASONING, copy.deepcopy(start))
             engine = engines[cfg.data.name]
-            here, reference = (step_on(device, start, folder, engine, cfg) for device in (DEVICE, CPU))
+            here, reference = (step_on(device, start, folder, engine, cfg, variant.steps) for device in (DEVICE, CPU))
             bounds = {**BOUNDS, **variant.bounds}
             for name in ("importance", "weights", "logprobs", "gradient"):
                 findings.at_most(name, relative(here[name], reference[name]), bounds.get(name, BOUND))
@@ -120,16 +122,22 @@ def _compare(findings: Findings, start: PreTrainedModel, folder: Path) -> None:
 
 
 def step_on(
-    device: torch.device, start: PreTrainedModel, folder: Path, engine: OwnSampling, cfg: TrainConfig
+    device: torch.device, start: PreTrainedModel, folder: Path, engine: OwnSampling, cfg: TrainConfig, steps: int
 ) -> dict[str, Tensor]:
-    """What a training step computes there, on the CPU: importance, weights, logprobs, loss, and the last update's gradient."""
+    """What the last of `steps` training steps computes there, on the CPU: importance, weights, logprobs, loss, and the last
+    update's gradient.
+    """
     model = copy.deepcopy(start).to(device)  # type: ignore[arg-type]
     beside = Beside.loaded(cfg, folder, None)
     learned = None if beside.reward_model is None else beside.reward_model.model
     for other in (beside.reference, beside.teacher, learned):
         if other is not None:
             other.to(device)  # type: ignore[arg-type]
-    report = learner_on(cfg, model, engine, beside=beside).training_step()
+    if beside.reward_head is not None:
+        beside.reward_head.codes = beside.reward_head.codes.to(device)
+    learner = learner_on(cfg, model, engine, beside=beside)
+    for _ in range(steps):
+        report = learner.training_step()
     gradient = [whole(weight.grad).flatten() for weight in model.parameters() if weight.grad is not None]
     found = {
         "importance": report.credited.token_importance,

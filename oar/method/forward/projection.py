@@ -16,6 +16,9 @@ from oar.common.errors import DataError
 
 # Logits of a block. A few MiB stay in a CPU's cache, which makes this faster than all logits at once; a GPU wants more work.
 CPU_BLOCK, GPU_BLOCK = 2**21, 2**26
+# Columns of a GPU's block are a multiple of this: for rows of another number cuBLAS has slow kernels alone (on an H100 the head
+# took four times as long; results/gpu_check, kernels).
+ALIGNED = 256
 # Logits that the forward keeps at most: to compute all of them again is a quarter of the head's work, to keep these 128 MiB.
 KEPT = 2**25
 
@@ -99,8 +102,8 @@ class _TokenScores(torch.autograd.Function):
 
 def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
     """The columns of each block."""
-    logits = CPU_BLOCK if hidden.device.type == "cpu" else GPU_BLOCK
-    width = max(1, logits // max(1, len(hidden)))
+    logits, multiple = (CPU_BLOCK, 1) if hidden.device.type == "cpu" else (GPU_BLOCK, ALIGNED)
+    width = max(1, logits // max(1, len(hidden)) // multiple) * multiple
     for start in range(0, len(weight), width):
         yield slice(start, min(start + width, len(weight)))
 
