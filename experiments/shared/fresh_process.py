@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from oar.common.errors import OarError
+from oar.common.kernels import choose_kernels
 
 
 def turned(names: Sequence[str], by: int) -> list[str]:
@@ -20,7 +21,7 @@ def turned(names: Sequence[str], by: int) -> list[str]:
 def like_the_learner(threads: int) -> None:
     """torch as the learner's process has it."""
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    choose_kernels()
 
 
 # A server process that has imported everything forks itself for each case, so that no case pays for the imports.

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from oar.common.files import shown
+from oar.common.kernels import choose_kernels
 from oar.common.progress import step_bar
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed
@@ -55,8 +56,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
     """Train to `learner.steps` in `folder`, from its last checkpoint if there is one, then evaluate."""
     started, git = datetime.now(UTC), git_state(ROOT)
     torch.set_num_threads(cfg.learner.threads)
-    # On a GPU some kernels have no deterministic form; there a warning must do.
-    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    choose_kernels()
     with ExitStack() as running:
         ranks = running.enter_context(joined(cfg.learner))
         checkpoint = resumed(folder, cfg, ranks)

@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from experiments.gpu_check.device import DEVICE, FULL, GIB, best_of_three, sized, spent
+from experiments.gpu_check.device import DEVICE, GIB, best_of_three, sized, spent
 from experiments.gpu_check.engine import OwnSampling
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, learner_on, random_model
 from experiments.gpu_check.settings import architecture, step_config
+from oar.common.kernels import choose_kernels
 from oar.learner.distributed import joined
 from oar.model.parameters import full_weights
 
@@ -43,8 +44,8 @@ def _fill(findings: Findings) -> None:
 
 
 def _twice(findings: Findings) -> None:
-    """As a run has it (oar/learner/run.py), in bfloat16 on one rank."""
-    torch.use_deterministic_algorithms(True, warn_only=FULL)
+    """As a run has it, in bfloat16 on one rank."""
+    choose_kernels()
     cfg = step_config((2, 4), (4, 128), dtype="bfloat16", method="oar_g")
     start, engine, ends = random_model(TINY, spread=0.1), OwnSampling(cfg, sized((20, 60), (4, 8))), []
     with warnings.catch_warnings(record=True) as caught, joined(cfg.learner) as ranks:

@@ -12,6 +12,7 @@ from transformers import AttentionInterface
 
 from experiments.gpu_check.device import DEVICE, FULL, GIB, best_of_three, relative, sized, wait
 from experiments.gpu_check.findings import Findings
+from oar.common.kernels import choose_kernels
 from oar.method.forward.logprobs import Forward
 from oar.method.forward.packing import ATTENTION, Attended, PackedSequences, Packing
 from oar.method.forward.projection import token_scores
@@ -55,6 +56,7 @@ def jobs() -> Iterator[Job]:
 
 def run(findings: Findings) -> None:
     """Attention of the learner's own forward, then that of credit, then the head."""
+    choose_kernels()
     for dtype in BOUNDS:
         with findings.case(f"a packed row, {_word(dtype)}"):
             _row(findings, dtype)

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from experiments.gpu_check.device import FULL, GIB, Spent, sized, spent
 from experiments.gpu_check.engine import OwnSampling
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import STAGES, TINY, Watch, WatchedLearner, learner_on, random_model
 from experiments.gpu_check.settings import architecture, assumptions, estimator_of, step_config
+from oar.common.kernels import choose_kernels
 from oar.config import LoraConfig, TrainConfig
 from oar.learner.distributed import Ranks, joined
 from oar.learner.step import StepReport
@@ -31,7 +30,7 @@ ADAPTER = LoraConfig(
 
 
 def full_size(findings: Findings) -> None:
-    """Each method twice, with and without torch's deterministic mode; the first step of each warms up."""
+    """The first step of each method warms up."""
     sizes = architecture("qwen2_5_1_5b") if FULL else TINY
     rollout = {"max_new_tokens": TOKENS - PROMPT, "max_model_len": 2 * TOKENS}
 
@@ -39,12 +38,11 @@ def full_size(findings: Findings) -> None:
         groups: dict[str, Any] = {"profile": "single_gpu", "method": method, "rollout": rollout}
         return step_config((2, ROWS), (ROWS, TOKENS), dtype="bfloat16", **groups)
 
+    choose_kernels()
     with joined(config("grpo").learner) as ranks:
         for method in ("grpo", "oar_g", "oar_gn", "oar_p_routes"):
-            for deterministic in (False, True):
-                with findings.case(f"{method}{', deterministic' if deterministic else ''}"):
-                    torch.use_deterministic_algorithms(deterministic, warn_only=True)
-                    _against_plan(findings, config(method), sizes, ranks)
+            with findings.case(method):
+                _against_plan(findings, config(method), sizes, ranks)
 
 
 def _against_plan(findings: Findings, cfg: TrainConfig, sizes: Architecture, ranks: Ranks) -> None:
@@ -63,6 +61,7 @@ def _against_plan(findings: Findings, cfg: TrainConfig, sizes: Architecture, ran
 
 def wide(findings: Findings) -> None:
     """A step of two rows of 4,024 tokens, one at a time: of all layers with an adapter, then of 8 layers in full."""
+    choose_kernels()
     sizes, tokens = architecture("qwen2_5_7b") if FULL else TINY, WIDE_PROMPT + WIDE_COMPLETION
     assume = assumptions("paper")
     rollout = {"max_new_tokens": WIDE_COMPLETION, "max_model_len": 2 * tokens, "servers": 1}

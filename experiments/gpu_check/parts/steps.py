@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from experiments.gpu_check.device import FULL, relative, sized, spent
+from experiments.gpu_check.device import relative, sized, spent
 from experiments.gpu_check.engine import OwnSampling, task_of
 from experiments.gpu_check.findings import Findings
 from experiments.gpu_check.learners import TINY, cast, learner_on, random_model
 from experiments.gpu_check.settings import ADAPTER, step_config
+from oar.common.kernels import choose_kernels
 from oar.config import TrainConfig
 from oar.learner.beside import Beside
 from oar.learner.checkpoint import CHECKPOINTS, OPTIMIZER_FOLDER, load_state, save_checkpoint
@@ -62,8 +63,7 @@ def resume(findings: Findings) -> None:
 
 def _in_both_dtypes(findings: Findings, runs: Mapping[str, dict[str, Any]], work: Work, batch: tuple[int, int]) -> None:
     """All of them in float32 as one process without a group, then in bfloat16 as one rank of FSDP2."""
-    # As a run has it (oar/learner/run.py): what has no deterministic form on a GPU warns.
-    torch.use_deterministic_algorithms(True, warn_only=FULL)
+    choose_kernels()  # as a run does
     for dtype in ("float32", "bfloat16"):
         with findings.piece(dtype), joined(step_config(batch, (4, 128), dtype=dtype).learner) as ranks:
             for name, groups in runs.items():

@@ -1,0 +1,13 @@
+"""Which of torch's kernels a process takes."""
+
+import torch
+
+
+def choose_kernels() -> None:
+    """Those that give the same numbers again; on a GPU, where some have no such form, others warn.
+
+    And none of cuDNN's attention: it plans anew for each length that it has not seen, which takes longer than the attention
+    of a completion (results/gpu_check).
+    """
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    torch.backends.cuda.enable_cudnn_sdp(False)
