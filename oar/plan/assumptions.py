@@ -16,6 +16,7 @@ class Assumptions:
     memory_gib: float
     peak_tflops: dict[str, float]
     utilisation: float
+    credit_utilisation: float
     generated_tokens_per_s: float
     sync_gb_per_s: float
     overhead_gib: float
@@ -35,7 +36,7 @@ class Assumptions:
         limits: list[tuple[str, str, Callable[[Any], bool]]] = [
             ("devices engines prompt_tokens marker_tokens answer_tokens", "1 or more", lambda it: it >= 1),
             ("memory_gib generated_tokens_per_s sync_gb_per_s", "above 0", lambda it: it > 0),
-            ("utilisation contributing_share", "above 0 and at most 1", lambda it: 0 < it <= 1),
+            ("utilisation credit_utilisation contributing_share", "above 0 and at most 1", lambda it: 0 < it <= 1),
             ("overhead_gib", "0 or more", lambda it: it >= 0),
             ("price_per_device_hour training_problems", "null or above 0", lambda it: it is None or it > 0),
             ("completion_tokens", f"{shortest} or more (reasoning, marker, answer, EOS)", lambda it: it >= shortest),

@@ -176,7 +176,7 @@ def step_costs(
     signal = clean + importance_work(estimator, shown, learner)
     beside = auxiliary_work(auxiliary, lengths, learner)
     reader = replace(scorer, vocabulary=1) if scorer and reads_outcome(estimator) else model
-    per_second = learner.ranks * assume.peak_tflops[learner.compute_dtype] * TERA * assume.utilisation
+    peak = learner.ranks * assume.peak_tflops[learner.compute_dtype] * TERA  # operations a second
     generated = float(learner.batch_size * assume.completion_tokens)
     if needs_continuations(estimator) and cfg.method.continuations is not None:
         # A state lies anywhere in a completion, so that half of one is drawn from it.
@@ -184,8 +184,9 @@ def step_costs(
     flops = signal.flops(reader) + beside.flops(model)
     stages = {
         "generation": generated / (assume.engines * assume.generated_tokens_per_s),
-        "importance": learner.batch_size * assume.contributing_share * flops / per_second,
-        "update": update_work(cfg, assume, scores_all=needs_batch(estimator)).flops(model) / per_second,
+        "importance": learner.batch_size * assume.contributing_share * flops / (peak * assume.credit_utilisation),
+        "update": update_work(cfg, assume, scores_all=needs_batch(estimator)).flops(model)
+        / (peak * assume.utilisation),
         "sync": NUMBER_BYTES[cfg.model.dtype] * model.parameters / (assume.sync_gb_per_s * GIGA),
     }
     step = sum(stages.values())
