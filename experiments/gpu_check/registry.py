@@ -9,14 +9,14 @@ PARTS = tuple(
     for name, target, limit_s, what in (
         ("versions", "versions:run", 130, "Every module loads, and unit tests of the signals pass."),
         ("methods", "methods:run", 120, "Every method, counterfactual, probe, gate and option: a step as on the CPU."),
-        ("steps", "steps:run", 110, "Whole steps on the learner's own rollouts, float32 and bfloat16 (FSDP2)."),
+        ("steps", "steps:run", 130, "Whole steps on the learner's own rollouts, float32 and bfloat16 (FSDP2)."),
         (
             "kernels",
             "kernels:run",
             120,
             "Attention of a row, recomputed attention, the head's scores: arithmetic, kernels, time, memory.",
         ),
-        ("full_size", "published:full_size", 200, "Qwen2.5-1.5B's sizes in full: seconds and memory against the plan."),
+        ("full_size", "published:full_size", 180, "Qwen2.5-1.5B's sizes in full: seconds and memory against the plan."),
         ("wide", "published:wide", 150, "Qwen2.5-7B's width: OAR-G over a row of 4,024 tokens."),
         ("rounding", "rounding:run", 70, "bfloat16: ranks of tokens as in float32, and two kernels' logprobs."),
         ("resume", "steps:resume", 60, "Checkpoint and resume of sharded, cast and adapted models."),
