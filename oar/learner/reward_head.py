@@ -11,10 +11,10 @@ from oar.config import LearnerConfig
 from oar.method.advantages import centred
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import logits_of, predicting_states, run_completions
+from oar.method.forward.projection import rows_at_once
 from oar.method.importance import RewardHead
 
 _FILE = "reward_head.safetensors"  # of a checkpoint
-_PROJECTED_AT_ONCE = 256  # positions; bounds the logits
 _RECENT = 0.9  # what a step's foretold rewards count for trust after each step
 
 
@@ -88,5 +88,5 @@ class LearnedGains:
 
     def _mean_codes(self, policy: PreTrainedModel, states: Tensor) -> Tensor:
         """(N, C): of the token that the policy draws from each of its states (N, H)."""
-        parts = states.split(_PROJECTED_AT_ONCE)
+        parts = states.split(rows_at_once(len(self.codes), states.device))
         return torch.cat([(logits_of(policy, part) / self.temperature).softmax(dim=-1) @ self.codes for part in parts])

@@ -10,7 +10,7 @@ from oar.common.errors import ConfigError, DataError
 from oar.method.auxiliary import CertifiedCloning, NoPolicyLoss, TeacherDivergence, TopDivergence
 from oar.method.auxiliary.sdpg import kl_from_teacher
 from oar.method.auxiliary.sdpo import with_tail
-from oar.method.forward import divergence
+from oar.method.forward import projection
 from oar.method.forward.divergence import divergences
 from oar.method.importance import CreditInputs, Schedule
 from oar.method.probes import AnswerMeanProbe
@@ -88,7 +88,7 @@ def test_blocks_of_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     given = inputs()
     whole = ALONE(given)
     expected = gradients(whole, given.model)
-    monkeypatch.setattr(divergence, "CPU_BLOCK", 3 * 40)  # three tokens
+    monkeypatch.setattr(projection, "CPU_BLOCK", 3 * 40)  # three tokens
     given = inputs()
     parts = ALONE(given)
     torch.testing.assert_close(parts, whole)

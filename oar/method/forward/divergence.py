@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from oar.method.forward.projection import CPU_BLOCK, GPU_BLOCK
+from oar.method.forward.projection import rows_at_once
 
 Measure = Callable[[Tensor, Tensor], Tensor]  # log-probabilities (n, V) of student and teacher -> (n,)
 
@@ -31,8 +31,7 @@ def divergences(
             target = log_probabilities(other, teacher_head, temperature)
         return measure(log_probabilities(own, student_head, temperature), target)
 
-    block = CPU_BLOCK if student.device.type == "cpu" else GPU_BLOCK
-    rows = max(1, block // student_head.get_parameter("weight").shape[0])
+    rows = rows_at_once(len(student_head.get_parameter("weight")), student.device)
     parts = zip(student.split(rows), teacher.split(rows), strict=True)
     return torch.cat([checkpoint(part, *pair, use_reentrant=False, preserve_rng_state=False) for pair in parts])
 

@@ -23,6 +23,11 @@ ALIGNED = 256
 KEPT = 2**25
 
 
+def rows_at_once(vocabulary: int, device: torch.device) -> int:
+    """How many tokens' logits over all of `vocabulary` words make a block, for whoever needs whole distributions; 1 at least."""
+    return max(1, (CPU_BLOCK if device.type == "cpu" else GPU_BLOCK) // vocabulary)
+
+
 def token_scores(hidden: Tensor, head: nn.Module, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Logprobs (N,) of `tokens` (N,) and entropy (N,), in nats, where `head` reads hidden states (N, H); float32 at least.
 

@@ -6,10 +6,10 @@ from transformers import PreTrainedModel
 
 from oar.common.seeding import generator
 from oar.method.forward.logprobs import Forward, run_completions
+from oar.method.forward.projection import rows_at_once
 from oar.method.importance.base import CreditInputs
 from oar.method.importance.clean import CleanPass
 
-_PROJECTED_AT_ONCE = 256  # positions; bounds the logits of `resampled`
 _EMBEDDED_AT_ONCE = 4096  # tokens of the vocabulary
 
 
@@ -81,7 +81,8 @@ def _other_token(uniform: Tensor, own: Tensor, pad_id: int, vocabulary: int) -> 
 def _resampled(uniform: Tensor, inputs: CreditInputs, predicting: Tensor) -> Tensor:
     """Draws from the policy by inverting its distribution function; predicting (N, H) are the hidden states before."""
     drawn = []
-    for states, level in zip(predicting.split(_PROJECTED_AT_ONCE), uniform.split(_PROJECTED_AT_ONCE), strict=True):
+    size = rows_at_once(_vocabulary(inputs), predicting.device)
+    for states, level in zip(predicting.split(size), uniform.split(size), strict=True):
         probabilities = inputs.model.get_output_embeddings()(states).float().softmax(dim=-1)
         cumulative = probabilities.cumsum(dim=-1)
         # A sum that ends a little below 1 must not lead past the vocabulary.

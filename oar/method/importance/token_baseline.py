@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from oar.method.forward.logprobs import predicting_states, run_completions
+from oar.method.forward.projection import rows_at_once
 from oar.method.importance.base import CreditInputs, chunks
 
 EPSILON = 1e-8  # of verl, in the denominator
-LOGITS = 2**24  # held at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TokenBaseline:
             forward = run_completions(inputs.model, some)
             row, token = some.completion_mask.nonzero(as_tuple=True)
             states = predicting_states(forward, some, row, token)
-            size = max(1, LOGITS // inputs.model.config.vocab_size)
+            size = rows_at_once(inputs.model.config.vocab_size, states.device)
             logits = (head(held).float() / inputs.temperature for held in states.split(size))
             found[rows[row], token] = torch.cat([(2 * some.log_softmax(dim=-1)).exp().sum(dim=-1) for some in logits])
         return found

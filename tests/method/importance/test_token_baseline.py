@@ -8,8 +8,8 @@ from torch import Tensor
 
 from oar.common.errors import DataError
 from oar.method.credit import CreditAssigner
+from oar.method.forward import projection
 from oar.method.importance import CreditInputs, TokenBaseline
-from oar.method.importance import token_baseline as module
 from oar.method.probes import AnswerMeanProbe
 from tests.method.test_credit import GATE
 from tests.models import credit_inputs, random_batch
@@ -56,7 +56,7 @@ def test_advantages_are_those_of_the_definition(lone_tail: bool, monkeypatch: py
     given = inputs()
     mask, expected = given.batch.completion_mask, plain(given, lone_tail)
     torch.testing.assert_close(TokenBaseline(lone_tail)(given) * mask, expected * mask, atol=1e-5, rtol=1e-4)
-    monkeypatch.setattr(module, "LOGITS", 1)  # token by token, row by row: nothing depends on what goes together
+    monkeypatch.setattr(projection, "CPU_BLOCK", 1)  # token by token, row by row: nothing depends on what goes together
     found = TokenBaseline(lone_tail, max_tokens_per_forward=1)(given)
     torch.testing.assert_close(found * mask, expected * mask, atol=1e-5, rtol=1e-4)
     if lone_tail:
