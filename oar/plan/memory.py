@@ -20,9 +20,8 @@ from oar.method.importance import (
     ImplicitRewardAdvantages,
     MadeFrom,
     PerturbationImportance,
-    RewardHeadAdvantages,
+    RewardHead,
     SelfDistilledWeights,
-    ValueHeadAdvantages,
 )
 from oar.plan.assumptions import Assumptions
 from oar.plan.model import Architecture
@@ -88,6 +87,8 @@ def memory_of(
         learner["teacher"] = size * n
     if isinstance(method.learned, ImplicitReward):  # with gradients and two moments
         learner["reward_model"] = 4 * FLOAT32 * n
+    if isinstance(method.learned, RewardHead):
+        learner["reward_head"] = _remembered(method.learned, model)
     if scorer is not None:
         learner["scorer"] = size * replace(scorer, tied=True).parameters
     if ranks > 1 or size != FLOAT32:
@@ -104,6 +105,15 @@ def memory_of(
     weights, cache = NUMBER_BYTES[cfg.model.dtype] * n, cfg.rollout.kv_cache_gib * GIB
     engine = {"weights": weights, "kv_cache": cache, "overhead": overhead}
     return Memory(learner, engine, shared=ranks + assume.engines > assume.devices)
+
+
+def _remembered(how: RewardHead, model: Architecture) -> int:
+    """Bytes of what a reward head keeps: its completions, twice while a step's come to them, and a number for every two of a
+    state's entries in float64, which whitening needs three more times; and a code for each word.
+    """
+    width = model.hidden + 1
+    changes, moments = how.memory * how.codes * width, width * width
+    return FLOAT32 * (2 * changes + how.codes * model.vocabulary) + 4 * 2 * FLOAT32 * moments
 
 
 def _activations(model: Architecture, size: int, tokens: int, checkpointing: bool) -> int:
@@ -154,13 +164,7 @@ def _signal(cfg: TrainConfig, model: Architecture, assume: Assumptions, estimato
             return own * _activations(model, size, _at_once(cfg, assume, most), checkpointing)
         case SelfDistilledWeights(max_tokens_per_forward=most):
             return _without_graph(model, size, _at_once(cfg, assume, most))
-        case (
-            ExactWeights()
-            | ExactAdvantages()
-            | ImplicitRewardAdvantages()
-            | RewardHeadAdvantages()
-            | ValueHeadAdvantages()
-        ):  # a whole micro-batch at a time
+        case ExactWeights() | ExactAdvantages() | ImplicitRewardAdvantages():  # a whole micro-batch at a time
             return _without_graph(model, size, largest_micro_batch(cfg, assume))
         case GradientImportance(max_tokens_per_forward=most):
             return _noisy_gradient(cfg, model, assume, most)

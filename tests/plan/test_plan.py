@@ -135,6 +135,7 @@ def test_memory_of_signals_by_hand():
     [
         *(["method=rlsd"], ["method=serl", "method.estimator.of.context=answer"]),
         *(["method=sdpg"], ["method=sdpo"], ["method=prime"], ["method=crpo"], ["method=oar_s_gradient"]),
+        ["method=reward_head", "method.estimator.learned.memory=24"],
         ["method=grail", "method.estimator.leaf=first", "method.estimator.rollout_symmetry=both"],
     ],
     ids=" ".join,
