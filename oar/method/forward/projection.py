@@ -25,7 +25,7 @@ KEPT = 2**25
 
 def rows_at_once(vocabulary: int, device: torch.device) -> int:
     """How many tokens' logits over all of `vocabulary` words make a block, for whoever needs whole distributions; 1 at least."""
-    return max(1, (CPU_BLOCK if device.type == "cpu" else GPU_BLOCK) // vocabulary)
+    return max(1, _block(device) // vocabulary)
 
 
 def token_scores(hidden: Tensor, head: nn.Module, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -105,10 +105,14 @@ class _TokenScores(torch.autograd.Function):
         return None if to_hidden is None else to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None
 
 
+def _block(device: torch.device) -> int:
+    return CPU_BLOCK if device.type == "cpu" else GPU_BLOCK
+
+
 def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
     """The columns of each block."""
-    logits, multiple = (CPU_BLOCK, 1) if hidden.device.type == "cpu" else (GPU_BLOCK, ALIGNED)
-    width = max(1, logits // max(1, len(hidden)) // multiple) * multiple
+    multiple = 1 if hidden.device.type == "cpu" else ALIGNED
+    width = max(1, _block(hidden.device) // max(1, len(hidden)) // multiple) * multiple
     for start in range(0, len(weight), width):
         yield slice(start, min(start + width, len(weight)))
 
