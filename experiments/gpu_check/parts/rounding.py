@@ -64,10 +64,8 @@ def _agreement(method: str, spread: float, ranks: Ranks) -> float:
 
 
 def _config(method: str, dtype: str) -> TrainConfig:
-    rollout = {
-        "max_new_tokens": REASONING[1] + 10,
-        "max_model_len": 512,
-    }  # of less, no completion would come to its answer
+    # Long enough for every completion to come to its answer: one that is cut before has no credit to rank.
+    rollout = {"max_new_tokens": REASONING[1] + 10, "max_model_len": 512}
     return step_config((2, sized(8, 4)), (4, 512), dtype=dtype, method=method, rollout=rollout)
 
 
