@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from oar.common.kernels import any_kernels
 from oar.method.forward.logprobs import Forward
 
 Layers = list[tuple[Tensor, Tensor]]
@@ -77,8 +76,7 @@ class CopiedKeys:
         """Only the read columns' queries are given where `only_read`; key and value (N, key-value heads, W, D) are all."""
         where = self._where[:, None, :, None].expand_as(key)
         keys, values = (states.index_select(0, self.rows) for states in self.layers[layer])
-        with any_kernels():  # each place is written once, but for the spare one, which nobody sees
-            keys, values = keys.scatter_(2, where, key), values.scatter_(2, where, value)
+        keys, values = keys.scatter_(2, where, key), values.scatter_(2, where, value)
         bias = self._read_bias if only_read else self._bias
         groups = query.shape[1] // key.shape[1]
         # One set of heads that share keys at a time: neither keys nor bias have to be copied for each of its heads.
