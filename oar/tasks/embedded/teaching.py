@@ -209,7 +209,7 @@ def backward(
     taught_tokens = sum(len(completion) for _, completion in pairs)
     total = 0.0
     for first in range(0, len(pairs), micro_batch_size):
-        ids, labels = _padded(pairs[first : first + micro_batch_size], pad_id)
+        ids, labels = (padded.to(model.device) for padded in _padded(pairs[first : first + micro_batch_size], pad_id))
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
         taught = labels[:, 1:] != IGNORED
         logits = model.get_output_embeddings()(hidden[taught])
