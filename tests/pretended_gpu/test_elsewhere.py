@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from experiments.gradient_signal import __main__ as gradient_signal
 from experiments.gradient_signal.cosines import ALIGNMENT, ALIGNMENT_RATIO
 from experiments.inspect_credit.signals import model_signals
+from experiments.reward_model import learned, score
 from experiments.signals.disturbance import disturbance, replaced_tokens
 from oar.analysis.signals.examine import Subject, examine, gated, signal_importance
 from oar.tasks.words import build_tokenizer
@@ -16,6 +18,8 @@ from tests.analysis.test_examine import PROBLEM, RIGHT, SILENT, WRONG, model, ro
 from tests.experiments.measurements import config, prepared
 from tests.experiments.test_gradient_signal_measured import demonstrations, small, untaught
 from tests.experiments.test_inspect_signals import STEP, kept
+from tests.experiments.test_reward_model import SETTINGS, sequences
+from tests.models import tiny_model
 from tests.pretended_gpu import PretendedGpu, pretended_gpu
 
 METHODS = ("oar_g", "oar_p_routes", "random", "shuffled", "oracle_error")
@@ -86,3 +90,8 @@ def test_trl(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             made.train()
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_a_reward_model_is_taught(gpu: PretendedGpu) -> None:
+    model = learned(SETTINGS, tiny_model().to("cuda"), sequences(0))  # type: ignore[arg-type]
+    assert score(model, sequences(1), torch.arange(4)).is_cuda

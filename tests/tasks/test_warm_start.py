@@ -20,6 +20,7 @@ from oar.tasks.template import load_template
 from oar.tasks.warm_start import WarmStart, ensure_warm_start, examples
 from tests.byte_level import byte_level_tokenizer
 from tests.config.test_config import composed
+from tests.pretended_gpu import pretended_gpu
 
 
 def silent(_: str) -> None: ...
@@ -62,6 +63,15 @@ def test_the_same_settings_give_the_same_weights_and_time_ends_it(config: WarmSt
     assert all(torch.equal(weight, other[name]) for name, weight in one.items())
     cut = ensure_warm_start(replace(config, max_minutes=1e-9), tmp_path, silent)
     assert json.loads((cut / "teaching.json").read_text())["taught_steps"] == 1
+
+
+def test_it_is_taught_on_the_gpu_where_there_is_one(config: WarmStart, tmp_path: Path) -> None:
+    here = ensure_warm_start(config, tmp_path / "here", silent)
+    with pretended_gpu() as gpu:
+        there = ensure_warm_start(config, tmp_path / "there", silent)
+    assert gpu.uploads
+    one, other = (load_policy(folder, "float32").state_dict() for folder in (here, there))
+    assert all(torch.equal(weight, other[name]) for name, weight in one.items())
 
 
 def test_an_adapter_is_merged(config: WarmStart, start: Path, tmp_path: Path) -> None:
