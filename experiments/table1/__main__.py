@@ -3,6 +3,7 @@
 Overrides of a run (conf/train) are those of every cell: `python -m experiments.table1 profile=single_gpu model.path=FOLDER`.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from oar.analysis.claims.claims import NOT_RUN
 from oar.analysis.claims.page import read_ledger
 from oar.analysis.reports.methods import BASE, GRPO
 from oar.command_line.entry import entry
-from oar.command_line.overrides import overrides_of_runs
+from oar.command_line.overrides import options_of, overrides_of_runs
 from oar.config import Table1Config, validated
 from oar.config.composed import composed_run
 from oar.evaluation.evaluate import METRICS
 from oar.launch.pool import Job, joint_provenance, run_missing
 
+SHUFFLED = "_shuffled"
 TABLE_SAYS = {
     "seed": "type seeds=3 for the seeds 1 to 3",
     "method": "type methods=[grpo,oar_g]",
@@ -35,8 +37,10 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     jobs = plan(cfg, HydraConfig.get().overrides.task, folder)
     run_missing(jobs, folder / "cells", cfg.parallel_runs)
-    provenance = joint_provenance(jobs, cfg.parallel_runs)
-    write_table1([(job.arm, job.folder) for job in jobs], folder, provenance=provenance)
+    there = already_there(cfg, HydraConfig.get().overrides.task, folder)
+    provenance = joint_provenance([*there, *jobs], cfg.parallel_runs)
+    provenance["earlier"] = commands(folder, but=provenance["command"]) if there else []
+    write_table1([(job.arm, job.folder) for job in [*there, *jobs]], folder, provenance=provenance)
     print(overview(folder))
     print(
         f"written to {folder}: table1.md (all of it), table1.csv, claims.csv, table1.png, curves.png, provenance.json"
@@ -58,25 +62,42 @@ def overview(folder: Path) -> str:
 
 def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
     """Every cell, base model first, validated before any of them starts. `typed`: the overrides of the command line."""
-    common = overrides_of_runs(typed, set(Table1Config.__annotations__), TABLE_SAYS)
+    return [cell(cfg, typed, folder, arm, seed) for seed in range(1, cfg.seeds + 1) for arm in arms(cfg)]
+
+
+def already_there(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
+    """Cells that other commands have finished in this folder, of other methods or seeds and otherwise the same settings."""
+    asked = {(arm, seed) for arm in arms(cfg) for seed in range(1, cfg.seeds + 1)}
     jobs = []
-    for seed in range(1, cfg.seeds + 1):
-        for arm, method in arms(cfg).items():
-            overrides = [f"tracking.group='{folder.name}'", *common, f"seed={seed}", *method]
-            steps = 0 if arm == BASE else cfg.steps
-            overrides += [] if steps is None else [f"learner.steps={steps}"]
-            jobs.append(Job(folder / "cells" / f"{arm}-seed{seed}", overrides, composed_run(overrides), arm))
-    return jobs
+    for path in sorted((folder / "cells").glob("*-seed[0-9]*/evaluation.json")):
+        arm, _, seed = path.parent.name.rpartition("-seed")
+        if (arm, int(seed)) not in asked and arm.removesuffix(SHUFFLED) in (BASE, *options_of("method")):
+            jobs.append(cell(cfg, typed, folder, arm, int(seed)))
+    return [job for job in jobs if job.provenance() is not None]
 
 
-def arms(cfg: Table1Config) -> dict[str, list[str]]:
-    """Overrides by the name of what is compared: the base model, the methods, and where asked for each one's shuffled control."""
-    found = {BASE: ["method=grpo"]}
-    for name in cfg.methods:
-        found[name] = [f"method={name}"]
-        if name in cfg.shuffled and name != GRPO:
-            found[f"{name}_shuffled"] = [f"method={name}", "method.control=shuffled"]
-    return found
+def commands(folder: Path, but: str) -> list[str]:
+    """Those that made the table which stands in the folder, `but` one of them."""
+    file = folder / "provenance.json"
+    made = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"command": but}
+    return [one for one in [*made.get("earlier", []), made["command"]] if one != but]
+
+
+def cell(cfg: Table1Config, typed: Sequence[str], folder: Path, arm: str, seed: int) -> Job:
+    """One of them. An arm is the base model, a method, or a method with its own weights on other tokens."""
+    common = overrides_of_runs(typed, set(Table1Config.__annotations__), TABLE_SAYS)
+    method = "grpo" if arm == BASE else arm.removesuffix(SHUFFLED)
+    control = ["method.control=shuffled"] if arm.endswith(SHUFFLED) else []
+    steps = 0 if arm == BASE else cfg.steps
+    overrides = [f"tracking.group='{folder.name}'", *common, f"seed={seed}", f"method={method}", *control]
+    overrides += [] if steps is None else [f"learner.steps={steps}"]
+    return Job(folder / "cells" / f"{arm}-seed{seed}", overrides, composed_run(overrides), arm)
+
+
+def arms(cfg: Table1Config) -> list[str]:
+    """What is compared: the base model, the methods, and where asked for each one's shuffled control."""
+    shuffled = set(cfg.shuffled) - {GRPO}
+    return [BASE, *(arm for name in cfg.methods for arm in (name, *([name + SHUFFLED] if name in shuffled else [])))]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from oar.analysis.reports.page import records, table_lines, with_error, write_cs
 from oar.analysis.thresholds import STEPS
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
-from oar.common.provenance import ROOT
+from oar.common.provenance import ROOT, machines
 from oar.evaluation.evaluate import MEAN, METRICS
 from oar.evaluation.graded import RIGHT
 from oar.runs.folder import Run, full_steps, read_run, step_seconds
@@ -228,26 +228,31 @@ def _cell(values: "pd.Series[float]", sign: str = "") -> str:
 
 def seconds_by_stage(runs: Sequence[Run]) -> pd.DataFrame:
     """By method where the seconds of a run go, mean over seeds: the stages of all its steps, the points of its curve, and the
-    rest, which is its start and its final evaluation.
+    rest, which is its start and its final evaluation. Where runs were made on several machines, on each of them.
     """
     rows = []
+    several = len({machine for run in runs for machine in machines(run.provenance)}) > 1
     for run in runs:
+        where = {"machine": machines(run.provenance)[0]} if several else {}
         logged = run.timings.sum() if (run.folder / TIMINGS).exists() else pd.Series(dtype=float)
         stages = logged.drop("total", errors="ignore").rename({"evaluation": "curve"}).sort_values(ascending=False)
         whole = float(run.provenance["seconds"])
         rest = {"start and final evaluation": whole - stages.sum(), "whole run": whole}
-        rows.append({"method": label(run.arm), **stages, **rest})
-    means = pd.DataFrame(rows[::-1]).groupby("method", sort=False).mean()[::-1]
+        rows.append({"method": label(run.arm), **where, **stages, **rest})
+    means = pd.DataFrame(rows[::-1]).groupby(["method", *where], sort=False).mean()[::-1]
     last = ["start and final evaluation", "whole run"]
     return means[[*means.columns.drop(last), *last]].round().astype("Int64").reset_index()
 
 
 def _overhead(runs: Sequence[Run]) -> dict[str, str]:
-    """By method: median seconds per training step over all seeds, relative to GRPO where there is one."""
-    methods = dict.fromkeys(run.arm for run in runs if run.arm != BASE)
-    medians = {method: step_seconds(run for run in runs if run.arm == method) for method in methods}
+    """By method: median seconds of a training step, and the times that they are GRPO's under the same seed, median over seeds.
+
+    Seeds may have run on different machines.
+    """
+    seconds = {(run.arm, run.seed): step_seconds([run]) for run in runs if run.arm != BASE}
     text = {}
-    for method, seconds in medians.items():
-        ratio = f"{seconds / medians[GRPO]:.2f}x " if GRPO in medians else ""
-        text[method] = f"{ratio}({seconds:.2f} s/step)"
+    for method in dict.fromkeys(arm for arm, _ in seconds):
+        own = {seed: of for (arm, seed), of in seconds.items() if arm == method}
+        times = [of / seconds[GRPO, seed] for seed, of in own.items() if (GRPO, seed) in seconds]
+        text[method] = f"{f'{np.median(times):.2f}x ' if times else ''}({np.median([*own.values()]):.2f} s/step)"
     return text

@@ -103,7 +103,7 @@ class _Known:
         self.missing = {str(group) for group, choice in chosen.items() if choice == MISSING}
         self.own = {str(key) for key in config}
         with suppress(HydraException):  # choices of groups decide on keys, where there are such choices
-            config = _loaded(program, [str(one.input_line) for one in overrides if _options(one.key_or_group)])
+            config = _loaded(program, [str(one.input_line) for one in overrides if options_of(one.key_or_group)])
         values = OmegaConf.to_container(config)
         self.keys = set(_keys(values))
         self.empty = set(_keys(values, of=lambda value: value == {}))  # whoever writes an entry there chooses its name
@@ -111,7 +111,7 @@ class _Known:
     def choices(self, group: str) -> list[str]:
         """Of a group; where they give values to keys of the whole configuration, those whose keys the program has."""
         found = []
-        for option in _options(group):
+        for option in options_of(group):
             file = CONF / group / f"{option}.yaml"
             whole = file.exists() and "@package _global_" in file.read_text()
             if not whole or {str(key) for key in OmegaConf.load(file)} - {"defaults"} <= self.own:
@@ -142,7 +142,7 @@ class _Known:
             return None if merges else f"{key} is there already: leave out the + of {text}."
         if there:
             return None
-        if _options(key):
+        if options_of(key):
             groups = ", ".join(sorted(group for group in self.groups if not group.startswith("hydra/")))
             return f"{self.program} has no group {key}; what it has: {groups or 'none'}."
         above = key.rpartition(".")[0]
@@ -158,7 +158,7 @@ def _loaded(program: str, overrides: list[str]) -> DictConfig:
     return loader.load_configuration(program, overrides, RunMode.MULTIRUN)
 
 
-def _options(group: str) -> list[str]:
+def options_of(group: str) -> list[str]:
     """The choices of a group; empty for what is none."""
     return list(GlobalHydra.instance().config_loader().get_group_options(group, ObjectType.CONFIG))
 

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hydra import initialize_config_dir
 
 from experiments.table1 import page
-from experiments.table1.__main__ import arms, overview
+from experiments.table1.__main__ import already_there, arms, commands, overview
 from experiments.table1.page import seconds_by_stage, write_table1
 from oar.analysis.claims.claims import REFERENCE
+from oar.command_line.overrides import CONF
 from oar.common.errors import ConfigError, DataError
 from oar.config import Table1Config, validated
+from oar.config.composed import composed_run
 from oar.runs.folder import read_run
 from tests.config.test_config import composed
 from tests.experiments.made_runs import describe_run, write_lines
@@ -259,17 +262,44 @@ def test_cells_that_cannot_stand_in_one_table_are_refused(tmp_path: Path) -> Non
 def test_methods_beside_their_own_weights_on_other_tokens() -> None:
     cfg = validated(composed("profile=laptop", name="table1"), Table1Config)
     assert cfg.shuffled == cfg.methods, "conf/table1_methods has it"
-    found = arms(cfg)
-    assert {name: found[name] for name in list(found)[:4]} == {
-        "base": ["method=grpo"],
-        "grpo": ["method=grpo"],
-        "oar_g": ["method=oar_g"],
-        "oar_g_shuffled": ["method=oar_g", "method.control=shuffled"],
-    }
-    assert list(found)[4:] == [name + end for name in cfg.methods[2:] for end in ("", "_shuffled")]
+    assert arms(cfg)[:4] == ["base", "grpo", "oar_g", "oar_g_shuffled"]
+    assert arms(cfg)[4:] == [name + end for name in cfg.methods[2:] for end in ("", "_shuffled")]
     plain = validated(composed(name="table1"), Table1Config)
-    assert list(arms(plain)) == ["base", "grpo", "oar_g", "oar_p"]
+    assert arms(plain) == ["base", "grpo", "oar_g", "oar_p"]
     one = validated(composed("shuffled=[oar_p]", name="table1"), Table1Config)
-    assert list(arms(one)) == ["base", "grpo", "oar_g", "oar_p", "oar_p_shuffled"]
+    assert arms(one) == ["base", "grpo", "oar_g", "oar_p", "oar_p_shuffled"]
     with pytest.raises(ConfigError, match=r"shuffled must be a list of some of .*oar_p.*oar_ga"):
         validated(composed("shuffled=[oar_ga]", name="table1"), Table1Config)
+
+
+def test_what_other_commands_finished_here_stands_in_the_table(tmp_path: Path) -> None:
+    """Their method or seed was not asked for; another rate, other steps, an unknown method and a run without an end stay out."""
+
+    def finish(arm: str, seed: int, steps: int, *overrides: str) -> None:
+        folder = tmp_path / "cells" / f"{arm}-seed{seed}"
+        folder.mkdir(parents=True)
+        settings = composed_run([f"seed={seed}", f"learner.steps={steps}", *overrides])
+        made = {"identity": settings.identity(), "measure": settings.measure(), "step": steps}
+        (folder / "evaluation.json").write_text(json.dumps({"provenance": made}))
+
+    (tmp_path / "cells" / "entropy-seed1").mkdir(parents=True)
+    cfg = validated(composed("methods=[grpo]", "seeds=1", "steps=5", name="table1"), Table1Config)
+    with initialize_config_dir(str(CONF), version_base=None):
+        finish("base", 2, 0, "method=grpo")
+        finish("grpo", 1, 5, "method=grpo")
+        finish("oar_g", 1, 5, "method=oar_g")
+        finish("oar_g_shuffled", 3, 5, "method=oar_g", "method.control=shuffled")
+        finish("oar_p", 1, 5, "method=oar_p", "learner.lr=1e-3")
+        finish("oar_gn", 1, 4, "method=oar_gn")
+        finish("gone", 1, 5)
+        found = already_there(cfg, ["methods=[grpo]", "seeds=1", "steps=5"], tmp_path)
+    assert [(job.arm, job.settings.seed) for job in found] == [("base", 2), ("oar_g", 1), ("oar_g_shuffled", 3)]
+
+
+def test_all_commands_of_a_table_are_kept(tmp_path: Path) -> None:
+    assert commands(tmp_path, but="c") == []
+    (tmp_path / "provenance.json").write_text(json.dumps({"command": "b", "earlier": ["a", "c"]}))
+    assert commands(tmp_path, but="c") == ["a", "b"]
+    write_table1(two_seeds(tmp_path), tmp_path / "out", provenance={**PROVENANCE, "earlier": ["first"]})
+    text = (tmp_path / "out" / "table1.md").read_text()
+    assert "```\nfirst\nx\n```" in text
