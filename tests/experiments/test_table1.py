@@ -125,6 +125,31 @@ def test_overhead_is_the_ratio_of_median_steps(text: str) -> None:
     assert table["Base model"]["overhead"] == ""
 
 
+def test_seeds_may_have_run_on_different_machines(tmp_path: Path) -> None:
+    """GRPO and OAR-P on a slow one, 20 and 30 s a step, and on a fast one, 2 and 4 s."""
+    seconds = {("grpo", 0): 20.0, ("grpo", 1): 2.0, ("oar_p", 0): 30.0, ("oar_p", 1): 4.0, ("oar_g", 1): 3.0}
+    cells = [make_cell(tmp_path, method, seed, 50, 30, of) for (method, seed), of in seconds.items()]
+    for _, folder in cells:
+        evaluation = json.loads((folder / "evaluation.json").read_text())
+        evaluation["provenance"] |= {"cpu": "slow", "gpu": "fast" if folder.name.endswith("1") else None}
+        (folder / "evaluation.json").write_text(json.dumps(evaluation))
+    text = write(cells, tmp_path / "out")
+    overheads = {method: row["overhead"] for method, row in tables(text)[0].items()}
+    assert overheads == {
+        "GRPO": "1.00x (11.00 s/step)",
+        "OAR-G": "1.50x (3.00 s/step)",
+        "OAR-P": "1.75x (17.00 s/step)",
+    }
+    table = seconds_by_stage([read_run(folder, arm=method) for method, folder in cells])
+    assert set(zip(table["method"], table["machine"], strict=True)) == {
+        ("GRPO", "slow"),
+        ("GRPO", "fast"),
+        ("OAR-P", "slow"),
+        ("OAR-P", "fast"),
+        ("OAR-G", "fast"),
+    }
+
+
 def test_where_the_seconds_go_by_hand(tmp_path: Path) -> None:
     """A run of 100 seconds; what is neither a stage nor the curve is its start and its end. Means over seeds."""
     cells = two_seeds(tmp_path)
