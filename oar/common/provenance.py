@@ -84,8 +84,10 @@ def joined_provenance(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def machines(made: Mapping[str, Any]) -> list[str]:
     """The GPUs, else the processors, of a provenance, each once: of several runs it may hold one for each."""
-    named = made.get("gpu") or made["cpu"]
-    return list(dict.fromkeys(str(one) for one in (named if isinstance(named, list) else [named])))
+    columns = made.get("gpu"), made["cpu"]
+    count = max((len(one) for one in columns if isinstance(one, list)), default=1)
+    gpus, cpus = (one if isinstance(one, list) else [one] * count for one in columns)
+    return list(dict.fromkeys(str(gpu or cpu) for gpu, cpu in zip(gpus, cpus, strict=True)))
 
 
 def config_hash(config: Mapping[str, object]) -> str:

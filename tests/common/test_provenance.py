@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from oar.common.errors import ConfigError
-from oar.common.provenance import collect_provenance, config_hash, cpu_model, git_state
+from oar.common.provenance import collect_provenance, config_hash, cpu_model, git_state, machines
 
 
 def test_the_hash_knows_values_and_not_their_order() -> None:
@@ -70,3 +70,17 @@ def test_processors_of_one_name_with_other_vector_instructions_are_told_apart() 
     assert "avx2" in model
     assert ("avx512f" in model) == (capability == "AVX512")
     assert ("avx512_bf16" in model) == torch.cpu.get_capabilities()["avx512_bf16"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "expected"),
+    [
+        (None, "A", ["A"]),
+        ("G", "A", ["G"]),
+        (None, ["A", "B", "A"], ["A", "B"]),
+        ([None, "G", None], ["A", "B", "A"], ["A", "G"]),
+        (["G", None, "G"], "A", ["G", "A"]),
+    ],
+)
+def test_each_run_has_its_gpu_or_else_its_processor(gpu: object, cpu: object, expected: list[str]) -> None:
+    assert machines({"gpu": gpu, "cpu": cpu}) == expected
