@@ -37,7 +37,7 @@ def main(config: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     jobs = plan(cfg, HydraConfig.get().overrides.task, folder)
     run_missing(jobs, folder / "cells", cfg.parallel_runs)
-    there = already_there(cfg, HydraConfig.get().overrides.task, folder)
+    there = already_there(cfg, HydraConfig.get().overrides.task, folder, jobs)
     provenance = joint_provenance([*there, *jobs], cfg.parallel_runs)
     provenance["earlier"] = commands(folder, but=provenance["command"]) if there else []
     write_table1([(job.arm, job.folder) for job in [*there, *jobs]], folder, provenance=provenance)
@@ -65,13 +65,12 @@ def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
     return [cell(cfg, typed, folder, arm, seed) for seed in range(1, cfg.seeds + 1) for arm in arms(cfg)]
 
 
-def already_there(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:
+def already_there(cfg: Table1Config, typed: Sequence[str], folder: Path, asked: Sequence[Job]) -> list[Job]:
     """Cells that other commands have finished in this folder, of other methods or seeds and otherwise the same settings."""
-    asked = {(arm, seed) for arm in arms(cfg) for seed in range(1, cfg.seeds + 1)}
-    jobs = []
+    own, jobs = {job.folder for job in asked}, []
     for path in sorted((folder / "cells").glob("*-seed[0-9]*/evaluation.json")):
         arm, _, seed = path.parent.name.rpartition("-seed")
-        if (arm, int(seed)) not in asked and arm.removesuffix(SHUFFLED) in (BASE, *options_of("method")):
+        if path.parent not in own and arm.removesuffix(SHUFFLED) in (BASE, *options_of("method")):
             jobs.append(cell(cfg, typed, folder, arm, int(seed)))
     return [job for job in jobs if job.provenance() is not None]
 

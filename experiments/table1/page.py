@@ -254,5 +254,6 @@ def _overhead(runs: Sequence[Run]) -> dict[str, str]:
     for method in dict.fromkeys(arm for arm, _ in seconds):
         own = {seed: of for (arm, seed), of in seconds.items() if arm == method}
         times = [of / seconds[GRPO, seed] for seed, of in own.items() if (GRPO, seed) in seconds]
-        text[method] = f"{f'{np.median(times):.2f}x ' if times else ''}({np.median([*own.values()]):.2f} s/step)"
+        ratio = f"{np.median(times):.2f}x " if times else ""
+        text[method] = f"{ratio}({np.median([*own.values()]):.2f} s/step)"
     return text

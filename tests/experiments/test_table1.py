@@ -7,7 +7,7 @@ import pytest
 from hydra import initialize_config_dir
 
 from experiments.table1 import page
-from experiments.table1.__main__ import already_there, arms, commands, overview
+from experiments.table1.__main__ import already_there, arms, commands, overview, plan
 from experiments.table1.page import seconds_by_stage, write_table1
 from oar.analysis.claims.claims import REFERENCE
 from oar.command_line.overrides import CONF
@@ -317,7 +317,8 @@ def test_what_other_commands_finished_here_stands_in_the_table(tmp_path: Path) -
         finish("oar_p", 1, 5, "method=oar_p", "learner.lr=1e-3")
         finish("oar_gn", 1, 4, "method=oar_gn")
         finish("gone", 1, 5)
-        found = already_there(cfg, ["methods=[grpo]", "seeds=1", "steps=5"], tmp_path)
+        typed = ["methods=[grpo]", "seeds=1", "steps=5"]
+        found = already_there(cfg, typed, tmp_path, plan(cfg, typed, tmp_path))
     assert [(job.arm, job.settings.seed) for job in found] == [("base", 2), ("oar_g", 1), ("oar_g_shuffled", 3)]
 
 
