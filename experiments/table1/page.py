@@ -228,7 +228,7 @@ def _cell(values: "pd.Series[float]", sign: str = "") -> str:
 
 def seconds_by_stage(runs: Sequence[Run]) -> pd.DataFrame:
     """By method where the seconds of a run go, mean over seeds: the stages of all its steps, the points of its curve, and the
-    rest, which is its start and its final evaluation. Where runs were made on several machines, on each of them.
+    rest, which is its start and its final evaluation (not of runs that were taken up again). Where runs were made on several machines, on each of them.
     """
     rows = []
     several = len({machine for run in runs for machine in machines(run.provenance)}) > 1
@@ -237,6 +237,9 @@ def seconds_by_stage(runs: Sequence[Run]) -> pd.DataFrame:
         logged = run.timings.sum() if (run.folder / TIMINGS).exists() else pd.Series(dtype=float)
         stages = logged.drop("total", errors="ignore").rename({"evaluation": "curve"}).sort_values(ascending=False)
         whole = float(run.provenance["seconds"])
+        # Of a run that was taken up again they are those of its last process. Runs of old do not say their first step.
+        if run.provenance.get("first_step", 1) > 1 or whole < stages.sum():
+            whole = np.nan
         rest = {"start and final evaluation": whole - stages.sum(), "whole run": whole}
         rows.append({"method": label(run.arm), **where, **stages, **rest})
     means = pd.DataFrame(rows[::-1]).groupby(["method", *where], sort=False).mean()[::-1]

@@ -72,9 +72,8 @@ def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
         refuse_without_gpus(job.settings)
     parallel_runs = min(parallel_runs, len(missing))
     if parallel_runs > 1 and torch.cuda.is_available():
-        raise ConfigError(
-            f"parallel_runs must be 1 where there are GPUs, of which every run would take the same, but is {parallel_runs}."
-        )
+        for job in missing:
+            refuse_several_gpus(job.settings, parallel_runs)
     failed: list[OarError] = []
     with ExitStack() as running:
         running.enter_context(terminable())
@@ -104,6 +103,16 @@ def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
         raise OarError(
             f"{len(failed)} of {len(missing)} runs failed; run the same command again to go on with them from their last "
             f"checkpoints. The first: {failed[0]}"
+        )
+
+
+def refuse_several_gpus(cfg: TrainConfig, parallel_runs: int) -> None:
+    """Raises ConfigError where a run takes several GPUs: others beside it would take the same. Small ones can share one."""
+    learner, rollout = cfg.learner, cfg.rollout
+    if max(learner.ranks, rollout.servers * rollout.tensor_parallel) > 1:
+        raise ConfigError(
+            f"parallel_runs must be 1 where a run takes several GPUs (learner.ranks={learner.ranks}, rollout.servers="
+            f"{rollout.servers} of {rollout.tensor_parallel} each), since the others would take the same, but is {parallel_runs}."
         )
 
 

@@ -111,6 +111,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
     provenance |= {
         "data": data,
         "seed": cfg.seed,
+        "first_step": first,
         "step": learner.step,
         "reached": reached,
         "identity": cfg.identity(),

@@ -166,6 +166,19 @@ def test_where_the_seconds_go_by_hand(tmp_path: Path) -> None:
     assert table.iloc[0, 1:4].isna().all()
 
 
+@pytest.mark.parametrize("told", [{"first_step": 3, "seconds": 90}, {"seconds": 20}])
+def test_a_run_that_was_taken_up_again_has_no_whole_seconds(tmp_path: Path, told: dict[str, int]) -> None:
+    """They are its last process's. Where a run of old does not say so, its stages took longer than that."""
+    method, folder = make_cell(tmp_path, "grpo", 0, 50, 30)
+    write_lines(folder / "timings.jsonl", [{"generation": 6.0, "total": 6.0}] * 4)
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    evaluation["provenance"] |= told
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
+    table = seconds_by_stage([read_run(folder, arm=method)])
+    assert table["generation"].item() == 24
+    assert table[["start and final evaluation", "whole run"]].isna().all(axis=None)
+
+
 def test_one_seed_has_no_standard_error(tmp_path: Path) -> None:
     cells = [make_cell(tmp_path, "base", 0, 40, 20), make_cell(tmp_path, "grpo", 0, 50, 30, 2.0)]
     table = tables(write(cells, tmp_path / "out"))[0]

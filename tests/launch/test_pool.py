@@ -170,17 +170,31 @@ def test_an_interruption_ends_the_running_ones(
     assert [one.stops for one in servers] == [1, 1]
 
 
+@pytest.mark.parametrize("several", [["learner.ranks=2"], ["rollout.servers=2"], ["rollout.tensor_parallel=2"]])
 def test_runs_that_would_take_the_same_gpus_are_refused(
-    servers: list[ToyServers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: list[ToyServers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: list[str]
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    planned = jobs(tmp_path, 2)
-    with pytest.raises(ConfigError, match=r"^parallel_runs must be 1 where there are GPUs, .* but is 2\.$"):
+    planned = jobs(tmp_path, 2, of=[[], several])
+    with pytest.raises(ConfigError, match=r"^parallel_runs must be 1 where a run takes several GPUs .* but is 2\.$"):
         run_missing(planned, tmp_path, 2)
     assert (servers, [ran(job) for job in planned]) == ([], [[], []])
     run_missing(planned, tmp_path, 1)
     assert [len(ran(job)) for job in planned] == [1, 1]
+
+
+def test_runs_of_one_gpu_share_it(
+    servers: list[ToyServers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    planned = jobs(tmp_path, 2)
+    run_missing(planned, tmp_path, 2)
+    assert len({note["url"] for job in planned for note in ran(job)}) == 2
+
+
+@pytest.mark.parametrize(("profile", "at_a_time"), [("embedded", 2), ("laptop", 1), ("single_gpu", 1), ("paper", 1)])
+def test_cells_that_fill_their_machine_run_one_by_one(profile: str, at_a_time: int) -> None:
+    assert composed(f"profile={profile}", name="table1").parallel_runs == at_a_time
 
 
 def test_servers_of_ones_own_are_refused(tmp_path: Path) -> None:
