@@ -228,7 +228,9 @@ def _cell(values: "pd.Series[float]", sign: str = "") -> str:
 
 def seconds_by_stage(runs: Sequence[Run]) -> pd.DataFrame:
     """By method where the seconds of a run go, mean over seeds: the stages of all its steps, the points of its curve, and the
-    rest, which is its start and its final evaluation (not of runs that were taken up again). Where runs were made on several machines, on each of them.
+    rest, which is its start and its final evaluation (not of runs that were taken up again).
+
+    Where runs were made on several machines, on each of them.
     """
     rows = []
     several = len({machine for run in runs for machine in machines(run.provenance)}) > 1

@@ -183,9 +183,7 @@ def test_runs_that_would_take_the_same_gpus_are_refused(
     assert [len(ran(job)) for job in planned] == [1, 1]
 
 
-def test_runs_of_one_gpu_share_it(
-    servers: list[ToyServers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_one_gpu_share_it(servers: list[ToyServers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     planned = jobs(tmp_path, 2)
     run_missing(planned, tmp_path, 2)
