@@ -130,10 +130,16 @@ class Servers:
     folder: Path  # of their logs
     fleet: KeptFleet = field(default_factory=KeptFleet)
 
-    def serving(self, settings: TrainConfig) -> VllmFleet:
-        """Servers on the model that the job starts from, which is taught where it is not there yet."""
+    def serving(self, settings: TrainConfig, stop: Event) -> VllmFleet:
+        """Servers on the model that the job starts from, which is taught where it is not there yet, until `stop`."""
+
+        def tell(message: str) -> None:
+            if stop.is_set():  # nobody waits for what teaching takes minutes to make
+                raise OarError("The base model was not taught to the end: the runs were interrupted.")
+            print(message, flush=True)
+
         with _TEACHING:
-            model = model_folder(settings.model, print)
+            model = model_folder(settings.model, tell)
         ranks = settings.learner.ranks
         options = server_options(
             settings.rollout, settings.model, model, self.folder, sync=settings.sync, learner_gpus=ranks
@@ -155,7 +161,7 @@ def run_job(job: Job, free: "Queue[Servers]", stop: Event, progress: Progress) -
 
 
 def _run_on(servers: Servers, job: Job, stop: Event, progress: Progress) -> None:
-    engine = servers.serving(job.settings)
+    engine = servers.serving(job.settings, stop)
     log, started = job.folder / "log.txt", time.monotonic()
     bar = progress.add_task(job.folder.name, total=job.settings.learner.steps)
     arguments = [sys.executable, "-m", "experiments.train", *own_configuration(), *job.overrides, "resume=auto"]

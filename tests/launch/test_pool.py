@@ -2,10 +2,12 @@
 
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -63,7 +65,7 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ToyServers]
             made.append(ToyServers(numbers))
             super().__init__(folder, made[-1])  # type: ignore[arg-type]
 
-        def serving(self, settings: TrainConfig) -> Any:
+        def serving(self, settings: TrainConfig, stop: object) -> Any:
             return self.fleet.fitting([])
 
     def toy(arguments: Sequence[str], *, log_path: Path, env: dict[str, str]) -> ChildProcess:
@@ -168,6 +170,29 @@ def test_an_interruption_ends_the_running_ones(
         run_missing(planned, tmp_path, 2)
     assert [job.provenance() for job in planned] == [None] * 4
     assert [one.stops for one in servers] == [1, 1]
+
+
+def test_an_interruption_ends_the_teaching_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on in a thread, which Ctrl-C does not reach."""
+    begun, ended = Event(), Event()
+
+    def teach(_: object, progress: Callable[[str], None]) -> Path:
+        for step in range(500):
+            begun.set()
+            progress(f"step {step}")
+            time.sleep(0.02)
+        ended.set()
+        raise OarError("There is no model.")
+
+    def interrupt(*_: object, **__: object) -> Any:
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "model_folder", teach)
+    monkeypatch.setattr(pool, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_missing(jobs(tmp_path, 1), tmp_path, 1)
+    assert not ended.is_set()
 
 
 @pytest.mark.parametrize("several", [["learner.ranks=2"], ["rollout.servers=2"], ["rollout.tensor_parallel=2"]])
