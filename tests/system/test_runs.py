@@ -98,6 +98,11 @@ def test_interrupted_run_goes_on_to_the_same_bytes(
     assert "step    1/5" not in output, "started from the beginning"
     for name in ("metrics.jsonl", "evaluation.csv", "samples.jsonl"):
         assert (folder / name).read_bytes() == (finished_run.folder / name).read_bytes(), name
+    begun, whole = (
+        json.loads((one / "evaluation.json").read_text())["provenance"]["first_step"]
+        for one in (folder, finished_run.folder)
+    )
+    assert (whole, begun >= 3) == (1, True)
 
 
 def test_the_next_batch_is_drawn_during_the_update(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
