@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from threading import Event
 
 from omegaconf import OmegaConf
 
@@ -41,7 +40,7 @@ def run_in_turn(jobs: Sequence[Job], folder: Path) -> None:
 
 def _run(job: Job, servers: Servers) -> None:
     cfg = job.settings
-    engine, start_model = servers.serving(cfg, Event()), model_folder(cfg.model, print)
+    engine, start_model = servers.serving(cfg, print), model_folder(cfg.model, print)
     parent = None if cfg.sync.folder is None else Path(cfg.sync.folder)
     between = transfer_folder(job.folder, parent, weights_size(start_model, cfg.model.dtype))
     with locked(job.folder), (job.folder / "log.txt").open("a") as log:

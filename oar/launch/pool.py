@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -130,16 +130,10 @@ class Servers:
     folder: Path  # of their logs
     fleet: KeptFleet = field(default_factory=KeptFleet)
 
-    def serving(self, settings: TrainConfig, stop: Event) -> VllmFleet:
-        """Servers on the model that the job starts from, which is taught where it is not there yet, until `stop`."""
-
-        def tell(message: str) -> None:
-            if stop.is_set():  # nobody waits for what teaching takes minutes to make
-                raise OarError("The base model was not taught to the end: the runs were interrupted.")
-            print(message, flush=True)
-
+    def serving(self, settings: TrainConfig, progress: Callable[[str], None]) -> VllmFleet:
+        """Servers on the model that the job starts from, which is taught where it is not there yet."""
         with _TEACHING:
-            model = model_folder(settings.model, tell)
+            model = model_folder(settings.model, progress)
         ranks = settings.learner.ranks
         options = server_options(
             settings.rollout, settings.model, model, self.folder, sync=settings.sync, learner_gpus=ranks
@@ -161,7 +155,12 @@ def run_job(job: Job, free: "Queue[Servers]", stop: Event, progress: Progress) -
 
 
 def _run_on(servers: Servers, job: Job, stop: Event, progress: Progress) -> None:
-    engine = servers.serving(job.settings, stop)
+    def tell(message: str) -> None:
+        if stop.is_set():  # Ctrl-C does not reach this thread, and teaching takes minutes
+            raise OarError("The base model was not taught to the end: the runs were interrupted.")
+        print(message, flush=True)
+
+    engine = servers.serving(job.settings, tell)
     log, started = job.folder / "log.txt", time.monotonic()
     bar = progress.add_task(job.folder.name, total=job.settings.learner.steps)
     arguments = [sys.executable, "-m", "experiments.train", *own_configuration(), *job.overrides, "resume=auto"]

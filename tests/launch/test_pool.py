@@ -65,7 +65,7 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ToyServers]
             made.append(ToyServers(numbers))
             super().__init__(folder, made[-1])  # type: ignore[arg-type]
 
-        def serving(self, settings: TrainConfig, stop: object) -> Any:
+        def serving(self, settings: TrainConfig, progress: object) -> Any:
             return self.fleet.fitting([])
 
     def toy(arguments: Sequence[str], *, log_path: Path, env: dict[str, str]) -> ChildProcess:
