@@ -57,7 +57,8 @@ class RewardModelConfig(TrainConfig):
         own = ("seed", "problems", "held_out", "samples", "epochs", "examples", "score_lr")
         sampling = (self.rollout.temperature, self.rollout.max_new_tokens)
         data = {"source": self.data.source, "sets": self.benchmark.sets, "sampling": sampling}
-        return {"source": SOURCE_VERSION, "weights": weights} | data | {key: getattr(self, key) for key in own}
+        read = {"template": self.template, "marker": self.model.marker}
+        return {"version": SOURCE_VERSION, "weights": weights} | data | read | {key: getattr(self, key) for key in own}
 
 
 @dataclass(frozen=True, slots=True)

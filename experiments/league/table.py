@@ -46,9 +46,12 @@ def read_tables(files: Mapping[str, Sequence[Path]], *, but: str | None = None, 
 
 
 def _with_pace(costs: pd.DataFrame) -> pd.DataFrame:
-    """With `pace`: seconds a step, over the median of the reference's in the same regime of the same file; NaN without it."""
-    seconds = costs["seconds"] / costs["steps"]
-    of_reference = seconds.where(costs["arm"] == REFERENCE).groupby(costs["condition"]).transform("median")
+    """With `pace`: seconds a step, over the reference's of the same regime, rate, seed and file; NaN without it.
+
+    Machines are of one kind for one seed, not for all.
+    """
+    seconds, beside = costs["seconds"] / costs["steps"], [costs[key] for key in ("condition", "rate", "seed")]
+    of_reference = seconds.where(costs["arm"] == REFERENCE).groupby(beside).transform("median")
     return costs.assign(pace=seconds / of_reference)
 
 

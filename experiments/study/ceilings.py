@@ -6,6 +6,9 @@ A run ends at the first point of its learning curve with a mean reward of `evalu
 """
 
 import json
+import re
+import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +65,7 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
     made = [one for *_, told in earlier for one in (*told["study"].get("beside", []), told)]
     by_command = {one["command"]: one for one in made if one["command"] != provenance["command"]}
     about["beside"] = [
-        {key: one.get(key) for key in ("command", "git_commit", "cpu", "started")} for one in by_command.values()
+        {key: one.get(key) for key in ("command", "git_commit", "cpu", "gpu", "started")} for one in by_command.values()
     ]
     write_csv(in_order(costs, about), folder / STEPS)
     with atomic_path(folder / CURVES) as path:
@@ -96,11 +99,18 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         summary=summary,
         shown=shown,
         drawn=drawn,
-        fastest=fastest(summary, about["reference"]),
+        fastest=fastest(costs, about["kinds"], about["reference"]),
+        added=added([one["command"] for one in (*about.get("beside", []), provenance)]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
         thresholds=threshold_tables(lower),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )
+
+
+def added(commands: Sequence[str]) -> dict[str, int]:
+    """What commands of this study add for their runs, by how many do: a page's own overrides are only those of all runs."""
+    typed = [[one for one in shlex.split(text) if re.match(r"(?!arms_of)[a-z_]+\.[^=]*=", one)] for text in commands]
+    return dict(Counter(" ".join(one) for one in typed if one))
 
 
 def arms_in_order(about: Mapping[str, Any]) -> list[str]:
@@ -207,14 +217,23 @@ def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) 
     """By condition under how many seeds an arm (row) gets there sooner, and later, than the reference and each control (column).
 
     "4 : 1 of 5"; a seed counts for no side where both get there at the same point, or neither does. Each arm at its best rate.
+    Controls are held against the reference alone.
     """
     counted = costs.assign(steps=steps_to_threshold(costs))[at_best_rate(costs, costs)]
     found: dict[str, pd.DataFrame] = {}
     for condition, own in counted.groupby("condition", sort=False):
         arms, steps = list(own["arm"].unique()), own.pivot(index="seed", columns="arm", values="steps")
-        against = [arm for arm in arms if arm == reference or kinds[arm] == CONTROL]
+        controls = [arm for arm in arms if kinds[arm] == CONTROL]
         found[str(condition)] = pd.DataFrame(
-            {other: {arm: _sides(steps[[arm, other]]) for arm in arms if arm not in against} for other in against}
+            {
+                other: {
+                    arm: _sides(steps[[arm, other]]) if arm not in controls or other == reference else ""
+                    for arm in arms
+                    if arm != reference
+                }
+                for other in arms
+                if other == reference or other in controls
+            }
         )
     return found
 
@@ -225,18 +244,29 @@ def _sides(pair: pd.DataFrame) -> str:
     return f"{(mine < other).sum()} : {(mine > other).sum()} of {len(mine)}" if len(mine) else "no seed in common"
 
 
-def fastest(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, dict[str, Any] | None]]:
-    """By condition the rows of the reference, the best practical method and the ceiling; None where no such arm was run."""
+def fastest(
+    costs: pd.DataFrame, kinds: Mapping[str, str], reference: str
+) -> dict[str, dict[str, dict[str, Any] | None]]:
+    """By condition the rows of the reference, the best practical method and the ceiling; None where no such arm was run.
+
+    Which these are, the medians over all of an arm's seeds say; their rows are of the seeds that all three were run under (of
+    their own where there are none): seeds are more and less lucky.
+    """
     found: dict[str, dict[str, dict[str, Any] | None]] = {}
+    summary, at_best = summarised(costs, kinds, reference), costs[at_best_rate(costs, costs)]
     for condition, own in summary[summary["best"]].groupby("condition", sort=False):
         practical = (own["kind"] == METHOD) & (own["arm"] != reference)
         sides = {reference: own["arm"] == reference, "practical": practical, "ceiling": own["kind"] == ORACLE}
         first = {name: records(own[chosen].nsmallest(1, "steps")) for name, chosen in sides.items()}
-        found[str(condition)] = {name: rows[0] if rows else None for name, rows in first.items()}
+        arms = [rows[0]["arm"] for rows in first.values() if rows]
+        runs = at_best[(at_best["condition"] == condition) & at_best["arm"].isin(arms)]
+        shared = runs[runs.groupby("seed")["arm"].transform("size") == len(arms)]
+        rows = {row["arm"]: row for row in records(summarised(shared if len(shared) else runs, kinds, reference))}
+        found[str(condition)] = {name: rows[one[0]["arm"]] if one else None for name, one in first.items()}
     return found
 
 
-def regimes(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:
+def regimes(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> dict[str, dict[str, Any]]:
     """Of `fastest` the steps and arms, JSON-ready; None: not reached."""
     return {
         condition: {
@@ -245,14 +275,14 @@ def regimes(summary: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:
             else {"arm": row["arm"], "steps": float(row["steps"])}
             for name, row in sides.items()
         }
-        for condition, sides in fastest(summary, reference).items()
+        for condition, sides in fastest(costs, kinds, reference).items()
     }
 
 
 def committed_regimes(folder: Path) -> dict[str, dict[str, Any]]:
     """`regimes` of a page that was written to `folder`."""
     about = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["study"]
-    return regimes(summarised(pd.read_csv(folder / STEPS), about["kinds"], about["reference"]), about["reference"])
+    return regimes(pd.read_csv(folder / STEPS), about["kinds"], about["reference"])
 
 
 def coverage(seeds: int) -> float:

@@ -123,6 +123,7 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
         pairs=pairs,
         logged=[] if logged is None else logged_rows(logged, list(about["logged"])),
         tests=table.groupby("metric").size().max(),
+        pair_tests=0 if pairs is None else pairs.groupby("metric").size().max(),
         one_seed=one_seed,
         changes=changes,
         shares=shares,

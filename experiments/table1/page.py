@@ -23,7 +23,7 @@ from oar.analysis.reports.page import records, table_lines, with_error, write_cs
 from oar.analysis.thresholds import STEPS
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
-from oar.common.provenance import ROOT, machines
+from oar.common.provenance import ROOT, machines, where_made
 from oar.evaluation.evaluate import MEAN, METRICS
 from oar.evaluation.graded import RIGHT
 from oar.runs.folder import Run, full_steps, read_run, step_seconds
@@ -67,7 +67,8 @@ def write_table1(cells: Sequence[tuple[str, Path]], folder: Path, *, provenance:
     write_page(
         folder / "table1.md",
         TEMPLATE,
-        {**provenance, "cells": made},
+        # Lists of commits and machines in the order of the cells, whichever of them this command has run.
+        {**provenance, **where_made([run.provenance for run in runs]), "cells": made},
         profile=profile,
         metrics=[_scored(title, rows, overhead) for title, rows in of_metrics if len(rows)],
         differences=differences_section(compared) if len(compared) else "",

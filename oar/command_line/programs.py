@@ -42,7 +42,10 @@ def about(file: Path) -> str:
 
 
 def start(name: str, arguments: list[str]) -> NoReturn:
-    """Become that program. It finds experiments/ from any folder, and so do the processes that it starts."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    """Become that program. It finds experiments/ from any folder, and so do the processes that it starts.
+
+    The folder that it is called from comes last: it may have a package `experiments` of its own, and classes of one's own.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH"), os.getcwd()]))
     command = [sys.executable, "-m", f"experiments.{name}", *arguments]
-    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path})
+    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"})

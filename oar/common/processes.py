@@ -19,7 +19,7 @@ class ChildProcess:
     """A command in a session of its own, watched by a guardian (`oar/common/guardian.py`).
 
     Nothing that the command started survives it, `stop()`, or the death of this process, SIGKILL included. Output goes to
-    `log_path` (overwritten) or, without one, to this process's own. `env` is added to this process's environment; None takes a
+    `log_path` (at its end) or, without one, to this process's own. `env` is added to this process's environment; None takes a
     variable away.
     Raises OSError when the log cannot be written.
     """
@@ -40,7 +40,7 @@ class ChildProcess:
             log = None
             if log_path is not None:
                 log_path.parent.mkdir(parents=True, exist_ok=True)
-                log = stack.enter_context(log_path.open("wb"))
+                log = stack.enter_context(log_path.open("ab"))
             self._guardian = subprocess.Popen(
                 guarded,
                 stdin=subprocess.DEVNULL,

@@ -69,16 +69,20 @@ def joined_provenance(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     A value that is not the same for all is a list, one for each run.
     """
-    shared = {
-        key: found[0][key] if all(one[key] == found[0][key] for one in found) else [one[key] for one in found]
-        for key in ("git_commit", "git_dirty", "versions", "platform", "cpu", "cores", "gpu")
-    }
     return {
         "config_hash": config_hash({"cells": [[one["identity"], one["measure"], one["step"]] for one in found]}),
         "command": command(),
-        **shared,
+        **where_made(found),
         "started": min(one["started"] for one in found),
         "finished": max(one["finished"] for one in found),
+    }
+
+
+def where_made(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of finished runs code, versions and machine: the value of all, or a list, one for each run in their order."""
+    return {
+        key: found[0][key] if all(one[key] == found[0][key] for one in found) else [one[key] for one in found]
+        for key in ("git_commit", "git_dirty", "versions", "platform", "cpu", "cores", "gpu")
     }
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oar.common.errors import DataError
-from oar.method.importance import CounterfactualDrop, CreditSignal, GradientDrop
-from oar.method.importance.base import MadeFrom, context_of
+from oar.method.importance import CreditSignal, reads_gold
+from oar.method.importance.base import context_of
 from oar.tasks.privileged import ASKS
 from oar.tasks.problem import Problem
 from oar.tasks.task import Task
@@ -15,9 +15,7 @@ Message = dict[str, Any]
 
 def shown_column(signal: CreditSignal) -> str | None:
     """What a signal is told of each problem, `answer` or `solution`, if anything: for its probe, or for its teacher's look."""
-    if isinstance(signal, CounterfactualDrop | GradientDrop):
-        return "answer"
-    return context_of(signal) or (shown_column(signal.of) if isinstance(signal, MadeFrom) else None)
+    return "answer" if reads_gold(signal) else context_of(signal)
 
 
 def told_problems(method: str, column: str, name: str, rows: Sequence[Mapping[str, Any]]) -> list[Problem]:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from oar.command_line.exit_codes import terminable
 from oar.common.errors import ConfigError
 from oar.common.files import write_text_atomic
-from oar.launch.pool import Job, Servers
+from oar.launch.pool import Job, Servers, refuse_as_served
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import locked, refuse_without_gpus
 from oar.learner.run import run_training
@@ -26,6 +26,7 @@ def run_in_turn(jobs: Sequence[Job], folder: Path) -> None:
     """
     missing = [job for job in jobs if job.provenance() is None]
     for job in missing:
+        refuse_as_served(job.settings.rollout, 1)
         refuse_without_gpus(job.settings)
         if job.settings.learner.ranks > 1 or job.settings.sync.name != "checkpoint":
             raise ConfigError("learner.ranks must be 1 and sync.name checkpoint where runs share a process.")
@@ -42,8 +43,8 @@ def _run(job: Job, servers: Servers) -> None:
     cfg = job.settings
     engine, start_model = servers.serving(cfg, print), model_folder(cfg.model, print)
     parent = None if cfg.sync.folder is None else Path(cfg.sync.folder)
-    between = transfer_folder(job.folder, parent, weights_size(start_model, cfg.model.dtype))
     with locked(job.folder), (job.folder / "log.txt").open("a") as log:
+        between = transfer_folder(job.folder, parent, weights_size(start_model, cfg.model.dtype))
         write_text_atomic(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.structured(cfg)))
         with redirect_stdout(log), _shown(engine.token):
             run_training(cfg, job.folder, start_model, engine.urls, between)

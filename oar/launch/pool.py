@@ -20,7 +20,7 @@ from oar.command_line.overrides import own_configuration
 from oar.common.errors import ConfigError, OarError
 from oar.common.processes import ChildProcess
 from oar.common.provenance import joined_provenance
-from oar.config import TrainConfig
+from oar.config import RolloutConfig, TrainConfig
 from oar.launch.start_model import model_folder
 from oar.launch.supervisor import refuse_without_gpus, server_options
 from oar.learner.credit import Method
@@ -66,11 +66,10 @@ def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
     missing = sorted((job for job in jobs if job.provenance() is None), key=reckoned_tokens, reverse=True)
     if not missing:
         return
-    if any(job.settings.rollout.urls for job in missing):
-        raise ConfigError("rollout.url must be left out here: servers are started for these runs.")
-    for job in missing:
-        refuse_without_gpus(job.settings)
     parallel_runs = min(parallel_runs, len(missing))
+    for job in missing:
+        refuse_as_served(job.settings.rollout, parallel_runs)
+        refuse_without_gpus(job.settings)
     if parallel_runs > 1 and torch.cuda.is_available():
         for job in missing:
             refuse_several_gpus(job.settings, parallel_runs)
@@ -78,14 +77,17 @@ def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
     with ExitStack() as running:
         running.enter_context(terminable())
         print(f"{len(missing)} of {len(jobs)} runs to do, {parallel_runs} at a time", flush=True)
+        every = [Servers(folder / f"servers{number + 1}") for number in range(parallel_runs)]
         free: Queue[Servers] = Queue()
-        for number in range(parallel_runs):
-            servers = Servers(folder / f"servers{number + 1}")
+        for servers in every:
             running.callback(servers.fleet.stop)
             free.put(servers)
         stop = Event()
         pool = running.enter_context(ThreadPoolExecutor(parallel_runs))
-        running.callback(stop.set)  # leaves before the pool does: its threads then end their runs at once
+        # These leave before the pool does: its threads then end their runs at once, and wait for no server that is starting.
+        for servers in every:
+            running.callback(servers.fleet.give_up_starting)
+        running.callback(stop.set)
         progress = running.enter_context(_progress())
         total = progress.add_task("all runs", total=sum(job.settings.learner.steps for job in jobs))
         pending = {pool.submit(run_job, job, free, stop, progress) for job in missing}
@@ -103,6 +105,19 @@ def run_missing(jobs: Sequence[Job], folder: Path, parallel_runs: int) -> None:
         raise OarError(
             f"{len(failed)} of {len(missing)} runs failed; run the same command again to go on with them from their last "
             f"checkpoints. The first: {failed[0]}"
+        )
+
+
+def refuse_as_served(rollout: RolloutConfig, parallel_runs: int) -> None:
+    """Raises ConfigError for what cannot be where runs get servers that they share."""
+    if rollout.urls:
+        raise ConfigError("rollout.url must be left out here: servers are started for these runs.")
+    if rollout.restart:
+        raise ConfigError("rollout.restart must be false here: these runs share their servers, and none may end them.")
+    if rollout.port != 0 and parallel_runs > 1:
+        raise ConfigError(
+            f"rollout.port must be 0 where {parallel_runs} runs go on at a time, each with servers of its own, but is "
+            f"{rollout.port}."
         )
 
 

@@ -121,9 +121,15 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
 
 
 def refuse_silent_servers(rollout: RolloutConfig) -> None:
-    """Raises ConfigError where nobody, or something else than vLLM, is at an address of `rollout.url`."""
+    """Raises ConfigError where nobody, something else than vLLM, or one with another token is at an address of `rollout.url`."""
     for url in rollout.urls:
-        if HttpServer(url, BUSY_S, engine_token(rollout.token_file)).refuses("/health"):
+        server = HttpServer(url, BUSY_S, engine_token(rollout.token_file))
+        if server.wants_another_token("/health"):
+            raise ConfigError(
+                f"The server at {url} must get its own token, but refuses the one that is shown: set OAR_ENGINE_TOKEN, or "
+                "rollout.token_file, to the one that it was started with."
+            )
+        if server.refuses("/health"):
             raise ConfigError(
                 f"rollout.url must be the address of a running vLLM server, but {url} does not answer as one: start it there, or "
                 "leave rollout.url out."

@@ -15,7 +15,7 @@ from oar.config import ProbeConfig, TrainConfig, build
 from oar.learner.collect import GradedBatch
 from oar.learner.distributed import Ranks
 from oar.learner.tree import check_tree
-from oar.method.auxiliary import AuxiliaryLoss, KlByClass
+from oar.method.auxiliary import AuxiliaryLoss, KlByClass, NoPolicyLoss
 from oar.method.credit import Credit, CreditAssigner
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import make_gate
@@ -31,6 +31,7 @@ from oar.method.importance import (
     needs_batch,
     needs_continuations,
     reads_gold,
+    reads_rewards,
 )
 from oar.method.importance.base import BY_COMPLETION, context_of
 from oar.method.losses import Surrogate
@@ -70,10 +71,7 @@ class Method:
                 "learner.overlong must be keep or mask with method.continuations, whose rewards have no penalty for length: put "
                 "it among the rewards, as in reward=[answer,length]."
             )
-        if cfg.method.control != "none" and isinstance(method.signal, UniformImportance):
-            raise ConfigError(
-                f"method.control must be none with {cfg.method.name}, whose weights are all 1: permuted they are the same."
-            )
+        _refuse_without_effect(cfg, method)
         contexts = {context_of(method.signal), context_of(method.auxiliary)} - {None}
         if len(contexts) > 1:
             raise ConfigError(
@@ -145,6 +143,23 @@ class Method:
     def all_contribute(self) -> bool:
         """Whether a completion of advantage 0 may have a gradient too."""
         return self.signed or self.auxiliary is not None
+
+
+def _refuse_without_effect(cfg: TrainConfig, method: Method) -> None:
+    """Raises ConfigError for a key that would change nothing: whoever typed it believes that it does."""
+    how, signal = cfg.method, method.signal
+    without_advantages = reads_rewards(signal) or isinstance(signal, NoPolicyLoss)
+    identity = 0 if how.generic is None else how.generic.identity
+    idle = {
+        "control": ("none", how.control != "none" and isinstance(signal, UniformImportance | NoPolicyLoss)),
+        "times_surprisal": ("false", how.times_surprisal and gives(signal) != "importance"),
+        "preserve_mass": ("false", how.preserve_mass and gives(signal) != "weights"),
+        "decoupled_rewards": ("false", how.decoupled_rewards and without_advantages),
+        "generic.identity": ("0", identity > 0 and without_advantages),
+    }
+    for key, (idle_at, typed) in idle.items():
+        if typed:
+            raise ConfigError(f"method.{key} must be {idle_at} with {how.name}, where it changes nothing.")
 
 
 def credit_assigner(

@@ -94,7 +94,7 @@ class GroupSampler:
         return [[*own, *more] for own, more in zip(drawn[: len(prompts)], drawn[len(prompts) :], strict=True)]
 
     def _teaches(self, group: GradedGroup) -> bool:
-        """Whether some completion has an advantage."""
+        """Whether some completion has an advantage by what it earns; as in DAPO, what its length costs does not count."""
         rewards = torch.tensor([earned.total for earned in group.earned])
         streams = torch.tensor([list(earned.terms.values()) for earned in group.earned])
         return bool(compared(self.cfg, list(self.reward.weights.values()), rewards, streams).any())

@@ -181,9 +181,9 @@ class Learner:
         )
 
     def counts(self, data: LossBatch, credit: StepCredit) -> Tensor:
-        """(B,) how many completions each one's scores stand for: `stands_for`, or 1 where the credit needs them all."""
+        """(B,) how many completions each one's scores stand for: `stands_for`, or 1 where the credit or a KL needs them all."""
         idle = ~data.contributing(self.beside.kl_reference)  # the update runs no forward for these
-        if credit.needs_batch:
+        if credit.needs_batch or self.beside.adapted_kl is not None:
             return torch.ones_like(idle, dtype=torch.float32)
         return stands_for(idle, self.cfg.learner.num_generations, derive_seed(self.cfg.seed, "idle", self.step))
 

@@ -76,13 +76,15 @@ def accumulate_gradient(
     no gradient and are left out of the forward, not out of the normaliser (with a reference, that is a KL term, every one has);
     those outside `data.loss_mask` are left out of both. `auxiliary(rows, scores, old_logprobs)` is a loss per token that is
     added, or None.
-    Returns the loss and the shares of clipped tokens and of the approximate KL; and the credit of this rank's micro-batches.
+    Returns the loss, the share of clipped tokens, and the approximate KL to the sampling weights, a mean over the tokens of
+    completions that a forward was run for; and the credit of this rank's micro-batches.
     """
     mask = data.loss_mask[index]
     scale = torch.zeros(data.loss_mask.shape, device=index.device)
     scale[index] = loss_scale(mask, cfg.aggregation, max_completion_length)
     totals = torch.zeros(3, dtype=torch.float64, device=scale.device)  # read at the end: each read waits for a GPU
-    micro_batches = data.batch.micro_batches(index[data.contributing(reference)[index]], cfg.micro_batch_tokens)
+    contributing = index[data.contributing(reference)[index]]
+    micro_batches = data.batch.micro_batches(contributing, cfg.micro_batch_tokens)
     own, credited = micro_batches[ranks.rank :: ranks.count], []
     for rows in own:
         batch, cap = data.batch.rows(rows), cfg.sampler_correction_cap
@@ -118,6 +120,6 @@ def accumulate_gradient(
         short = data.batch.rows(micro_batches[-1][-1:])
         (0.0 * score_completions(model, short, temperature=temperature).logprobs.sum()).backward()
     loss, clipped, approx_kl = ranks.total(totals.cpu()).tolist()
-    tokens = max(1.0, float(mask.sum()))
-    metrics = {"train/loss": loss, "train/clip_fraction": clipped / tokens, "train/approx_kl": approx_kl / tokens}
+    tokens, compared = (max(1.0, float(rows.sum())) for rows in (mask, data.loss_mask[contributing]))
+    metrics = {"train/loss": loss, "train/clip_fraction": clipped / tokens, "train/approx_kl": approx_kl / compared}
     return metrics, credited

@@ -46,7 +46,8 @@ def checked(signal: CreditSignal, inputs: CreditInputs) -> Tensor:
             raise DataError(
                 f"{name} must give finite {gives(signal)}, weights not negative, but row {row} holds {found[row]}."
             )
-    return found
+    # Padding may hold anything: times 0 it must be 0, in the loss and in what is logged.
+    return found.masked_fill(~inputs.batch.completion_mask & ~torch.isfinite(found), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,9 @@ class CreditAssigner:
         """Of B completions, under the probe of `inputs`.
 
         Two kinds of completions keep weight 1: those without an answer span where there is a gate and the probe needs one (the
-        method's fallback to GRPO), and those of advantage 0, whose weights change nothing and so are not computed. Raises
-        DataError naming the row where what the signal gives is NaN or infinite, or negative and no advantage.
+        method's fallback to GRPO), and those of advantage 0, whose weights change nothing and so are not computed, unless
+        weights compare completions. Raises DataError naming the row where what the signal gives is NaN or infinite, or negative
+        and no advantage.
         """
         batch, advantages = inputs.batch, inputs.known_advantages()
         importance = torch.zeros(batch.completion_mask.shape, device=advantages.device)
@@ -109,12 +111,14 @@ class CreditAssigner:
             return Credit(importance, weights, found)
         gated = gives(self.signal) == "importance"
         wanted = (advantages != 0) & (batch.has_segments | (not gated))
-        if not gated and needs_batch(self.signal):
-            wanted = torch.ones_like(wanted)  # it compares with completions of advantage 0 too
+        together = needs_batch(self.signal)  # it compares with completions of advantage 0 too
+        if together and not gated:
+            wanted = torch.ones_like(wanted)
         index = wanted.nonzero()[:, 0]
         if len(index):
-            chosen = replace(inputs.rows(index), neutral_id=self.neutral_id)
-            found = checked(self.signal, chosen)
+            inputs = replace(inputs, neutral_id=self.neutral_id)
+            chosen = inputs.rows(index)
+            found = checked(self.signal, inputs)[index] if together else checked(self.signal, chosen)
             mask = chosen.batch.completion_mask
             if gated:
                 mask = chosen.batch.reasoning_mask

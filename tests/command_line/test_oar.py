@@ -54,6 +54,12 @@ def test_a_program_is_the_same_from_any_folder(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: gating.tau must be between 0 and 1")
 
 
+def test_a_package_of_the_same_name_where_it_is_called_does_not_hide_the_programs(tmp_path: Path) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "__init__.py").touch()
+    assert oar(tmp_path, "train", "--cfg", "job").returncode == 0
+
+
 def test_the_help_of_a_program_is_its_own(tmp_path: Path) -> None:
     assert "Configuration groups" in oar(tmp_path, "train", "--help").stdout
     assert "--no-engine" in oar(tmp_path, "doctor", "--help").stdout

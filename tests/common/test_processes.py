@@ -58,6 +58,12 @@ def test_exit_code_and_log(tmp_path: Path) -> None:
     assert process.tail(1) in ("err", "out")
 
 
+def test_the_log_of_an_earlier_command_is_kept(tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        assert ChildProcess([sys.executable, "-c", f"print('{word}')"], log_path=tmp_path / "log").wait(PATIENCE_S) == 0
+    assert (tmp_path / "log").read_text().split() == ["first", "second"]
+
+
 def test_a_killed_command_shows_its_signal() -> None:
     process = ChildProcess([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"])
     assert process.wait(PATIENCE_S) == 128 + signal.SIGSEGV

@@ -14,8 +14,10 @@ from omegaconf import OmegaConf
 from experiments.reanalyse import judge
 from experiments.study.__main__ import StudyConfig, overrides_of_all
 from experiments.study.ceilings import (
+    added,
     committed_regimes,
     coverage,
+    fastest,
     kind_of,
     regimes,
     run_costs,
@@ -99,8 +101,8 @@ def test_a_run_without_a_threshold_is_refused(tmp_path: Path) -> None:
 
 
 def test_where_arms_stand(tmp_path: Path) -> None:
-    table = summarised(pd.DataFrame([run_costs(run) for run in runs_of(tmp_path)]), KINDS, "grpo")
-    rows = table.set_index(["arm", "rate"])
+    costs = pd.DataFrame([run_costs(run) for run in runs_of(tmp_path)])
+    rows = summarised(costs, KINDS, "grpo").set_index(["arm", "rate"])
     assert rows["best"].to_dict() == {
         ("grpo", 1e-3): True,
         ("oracle_causal", 1e-3): True,
@@ -118,7 +120,7 @@ def test_where_arms_stand(tmp_path: Path) -> None:
     assert (control["steps"], control["reached"], control["seeds"]) == (np.inf, 1, 3)
     assert shown(control, "steps") == "not by 40 steps"
     assert shown(rows.loc[("grpo", 1e-3)], "tokens") == "2,400 [2,400, 2,400]"
-    found = regimes(table, "grpo")["one"]
+    found = regimes(costs, KINDS, "grpo")["one"]
     assert found == {
         "grpo": {"arm": "grpo", "steps": 30.0},
         "ceiling": {"arm": "oracle_causal", "steps": 10.0},
@@ -195,11 +197,48 @@ def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
     costs = pd.DataFrame([*rows, *worse], columns=["condition", "arm", "rate", "seed", "steps", "reached"])
     table = seed_by_seed(costs, KINDS, "grpo")["one"]
     assert table.to_dict() == {
-        "grpo": {"oar_p": "1 : 0 of 3"},  # seed 2 alike, 3 neither, 4 and 5 run with one arm alone
-        "oar_p_shuffled": {"oar_p": "1 : 2 of 4"},
+        # oar_p: seed 2 alike, 3 neither, 4 and 5 run with one arm alone
+        "grpo": {"oar_p": "1 : 0 of 3", "oar_p_shuffled": "2 : 1 of 3"},
+        "oar_p_shuffled": {"oar_p": "1 : 2 of 4", "oar_p_shuffled": ""},
     }
     alone = costs[(costs["arm"] != "oar_p") | (costs["seed"] == 5)]
-    assert seed_by_seed(alone, KINDS, "grpo")["one"]["grpo"].to_dict() == {"oar_p": "no seed in common"}
+    assert seed_by_seed(alone, KINDS, "grpo")["one"]["grpo"].to_dict() == {
+        "oar_p": "no seed in common",
+        "oar_p_shuffled": "2 : 1 of 3",
+    }
+
+
+def test_a_line_is_of_the_seeds_that_its_arms_share() -> None:
+    """As where a method was run under the lucky seeds alone: it must not look sooner than its ceiling."""
+    steps = {"grpo": [90, 80, 30, 40], "oracle_causal": [70, 60, 10, 10], "oar_p": [None, None, 20, 30]}
+    rows = [
+        ("one", arm, 1e-3, seed, True, of, 0, 0.0)
+        for arm, by_seed in steps.items()
+        for seed, of in enumerate(by_seed)
+        if of is not None
+    ]
+    found = fastest(costs_of(rows), KINDS, "grpo")["one"]
+    assert {name: (row["arm"], row["steps"], row["seeds"]) for name, row in found.items() if row is not None} == {
+        "grpo": ("grpo", 35, 2),
+        "practical": ("oar_p", 25, 2),
+        "ceiling": ("oracle_causal", 10, 2),
+    }
+    apart = [row for row in rows if row[1] != "grpo" or row[3] == 0]
+    found = fastest(costs_of(apart), KINDS, "grpo")["one"]
+    assert {name: row["steps"] for name, row in found.items() if row is not None} == {
+        "grpo": 90,
+        "practical": 25,
+        "ceiling": 35,
+    }
+
+
+def test_what_commands_add_for_their_runs() -> None:
+    plain = "python -m experiments.study experiment=ceilings 'only=[one]' 'arms_of.one=[grpo]' output_dir=a/b.c"
+    longer = f"{plain} learner.steps=400"
+    assert added([plain, longer, longer, f"{plain} 'model.dtype=bfloat16' learner.steps=9"]) == {
+        "learner.steps=400": 2,
+        "model.dtype=bfloat16 learner.steps=9": 1,
+    }
 
 
 def test_steps_to_lower_thresholds_by_hand(tmp_path: Path) -> None:

@@ -72,7 +72,10 @@ def assert_equal_to_rounding(ours: Tensor, learners: Tensor, made: Any) -> None:
             {"method": "oar_gn", "probe": "as_joint", "gating": "suppress_only", "gating_threshold": "absolute"},
         ),
         *(([f"method={name}"], {"method": name}) for name in ("grail", "shear", "entropy_mask", "entropy_advantage")),
-        *(([f"method={name}"], {"method": name}) for name in ("oar_s", "oar_s_routes", "oar_s_gradient")),
+        *(
+            ([f"method={name}"], {"method": name})
+            for name in ("oar_s", "oar_s_routes", "oar_s_gradient", "oar_s_attention")
+        ),
         *(([f"method={name}"], {"method": name}) for name in ("oar_s_advantage", "token_baseline", "rlsd")),
         (["method=entropy", "gating.beta=1"], {"method": "entropy", "gating_beta": 1.0}),
         (["method=random", "gating.floor=0.3"], {"method": "random", "gating_floor": 0.3}),

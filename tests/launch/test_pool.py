@@ -16,6 +16,7 @@ from oar.common.errors import ConfigError, OarError
 from oar.common.processes import ChildProcess
 from oar.config import TrainConfig, validated
 from oar.launch import pool
+from oar.launch.in_turn import run_in_turn
 from oar.launch.pool import Job, joint_provenance, run_missing
 from tests.config.test_config import composed
 from tests.conftest import in_time
@@ -49,6 +50,9 @@ class ToyServers:
 
     def stop(self) -> None:
         self.urls, self.stops = [], self.stops + 1
+
+    def give_up_starting(self) -> None:
+        pass  # they are there at once
 
     def poll(self) -> int | None:
         return None
@@ -220,7 +224,21 @@ def test_cells_that_fill_their_machine_run_one_by_one(profile: str, at_a_time: i
     assert composed(f"profile={profile}", name="table1").parallel_runs == at_a_time
 
 
-def test_servers_of_ones_own_are_refused(tmp_path: Path) -> None:
-    settings = validated(composed("rollout.url=http://127.0.0.1:8001"), TrainConfig)
-    with pytest.raises(ConfigError, match=r"rollout\.url must be left out"):
-        run_missing([Job(tmp_path / "run", [], settings)], tmp_path, 1)
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("rollout.url=http://127.0.0.1:8001", r"rollout\.url must be left out"),
+        ("rollout.restart=true", r"rollout\.restart must be false here"),
+        ("rollout.port=8001", r"rollout\.port must be 0 where 2 runs go on at a time, .* but is 8001\.$"),
+    ],
+)
+def test_servers_that_runs_cannot_share_are_refused(
+    servers: list[ToyServers], tmp_path: Path, typed: str, sentence: str
+) -> None:
+    planned = jobs(tmp_path, 2, of=[[typed], [typed]])
+    with pytest.raises(ConfigError, match=sentence):
+        run_missing(planned, tmp_path, 2)
+    if "port" not in typed:
+        with pytest.raises(ConfigError, match=sentence):
+            run_in_turn(planned, tmp_path)
+    assert servers == []

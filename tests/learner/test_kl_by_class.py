@@ -10,9 +10,12 @@ from oar.learner.distributed import ALONE
 from tests.learner.on_ranks import config, learner_of, start_model
 
 
-def test_a_kl_by_class_follows_each_tier_alone(tmp_path: Path) -> None:
-    learner = learner_of(config("method=crpo", "method.auxiliary.horizon=5"), start_model(tmp_path), ALONE)
+@pytest.mark.parametrize("overlong", ["keep", "mask"])
+def test_a_kl_by_class_follows_each_tier_alone(tmp_path: Path, overlong: str) -> None:
+    cut = ("rollout.max_new_tokens=20", f"learner.overlong={overlong}")
+    learner = learner_of(config("method=crpo", "method.auxiliary.horizon=5", *cut), start_model(tmp_path), ALONE)
     report = learner.training_step()
+    assert report.graded.truncated.sum() > 1
     tiers = {f"{problem.benchmark} {problem.level}" for problem in report.graded.problems}
     assert len(tiers) > 1
     # Still the starting model, whose KL of 0 is below every aim: by the code's sign the coefficients rise.

@@ -25,6 +25,8 @@ KINDS = {
     "crpo": ["method=crpo", "method.auxiliary.horizon=5"],
     "prime": ["method=prime", "method.estimator.learned.relative_lr=10"],
     "mig_steps": ["method=mig_steps", "learner.updates_per_rollout=2"],
+    "value_head": ["method=value_head"],
+    "reward_head": ["method=reward_head"],
 }
 
 
@@ -63,7 +65,7 @@ def test_a_run_learns_and_goes_on_to_the_same_bits(name: str, start: Path, tmp_p
     curve, weights = train(start, ALONE, *KINDS[name], save_to=tmp_path)
     plain, unlike = train(start, ALONE)
     assert any(not torch.equal(unlike[key], weight) for key, weight in weights.items())
-    assert ("credit/context_share" in curve[0]) is (name not in ("mig", "mig_steps", "prime", "crpo"))
+    assert ("credit/context_share" in curve[0]) is (name in ("rlsd", "serl", "serl with an adapter", "sdpg", "sdpo"))
     assert "credit/context_share" not in plain[0]
     for step in range(1, STEPS):
         rest, found = train(start, ALONE, *KINDS[name], checkpoint=tmp_path / f"step_{step:06d}")

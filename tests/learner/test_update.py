@@ -220,6 +220,20 @@ def test_stale_completions_have_the_gradient_of_decoupled_ppo():
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
+def test_the_approximate_kl_is_a_mean_over_completions_that_were_run():
+    """Where groups come to be all right, their completions must not make the policy look as if it moved less."""
+    model, rows = tiny_model(), torch.tensor([0, 5])
+    data = loss_inputs(model, off_policy=0.3)
+    idle = torch.ones(8, dtype=torch.bool)
+    idle[rows] = False
+    data.advantages[idle] = 0.0
+    _, report = gradient(model, data, CFG)
+    with torch.no_grad():
+        moved = score_completions(model, data.batch, temperature=1.0).logprobs - data.old_logprobs
+    moved = moved[rows][data.batch.completion_mask[rows]]
+    assert report["train/approx_kl"] == pytest.approx(float((moved.exp() - 1 - moved).mean()), rel=1e-4)
+
+
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "constant"])
 @pytest.mark.parametrize("with_reference", [False, True])
 def test_completions_left_out_are_as_if_they_had_not_been_drawn(aggregation, with_reference):

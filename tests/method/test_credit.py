@@ -106,6 +106,32 @@ def test_weights_without_a_gate_reach_every_token_and_keep_the_mass_where_asked(
 
 
 @dataclass(frozen=True)
+class Compared:
+    """How many completions it was shown, at every token of its first; NaN outside the completions, which is allowed."""
+
+    gives: ClassVar[Literal["importance", "weights"]] = "importance"
+    needs_batch: ClassVar[bool] = True
+
+    def __call__(self, inputs: CreditInputs) -> torch.Tensor:
+        mask = inputs.batch.completion_mask
+        return torch.where(mask, float(len(mask)), torch.nan)
+
+
+@dataclass(frozen=True)
+class ComparedWeights(Compared):
+    gives: ClassVar[Literal["importance", "weights"]] = "weights"
+
+
+@pytest.mark.parametrize("signal", [Compared(), ComparedWeights()])
+def test_a_signal_that_compares_is_shown_all_completions(signal):
+    batch, advantages = random_batch(5, unanswered=(1,)), torch.tensor([0.3, -0.7, 0.0, -0.1])
+    credit = assigned(batch, advantages, signal)
+    shown = credit.token_importance if signal.gives == "importance" else credit.token_weights
+    assert (shown[0][batch.completion_mask[0]] == 4).all()
+    assert all(torch.isfinite(found).all() for found in (shown, credit.token_weights, credit.token_advantages))
+
+
+@dataclass(frozen=True)
 class Signed:
     """Token advantages by their place: -0.5, 0.25, then 2 throughout."""
 

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Callable
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
@@ -65,6 +65,24 @@ def test_a_fault_is_an_engine_error_in_bounded_time(fake: Callable[..., str], fa
     with pytest.raises(EngineError, match=sentence) as caught:
         client.generate(PROMPTS * 4, SAMPLING, seed=1, expected_version=0)
     assert one_sentence(caught.value)
+
+
+def test_a_server_that_wants_another_token_is_told_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = "right" * 4
+
+    class Guarded(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(200 if self.headers["Authorization"] == f"Bearer {right}" else 401)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        rollout = validated(composed(f"rollout.url=http://127.0.0.1:{server.server_port}"), TrainConfig).rollout
+        monkeypatch.setenv("OAR_ENGINE_TOKEN", "wrong" * 4)
+        with pytest.raises(ConfigError, match="must get its own token, but refuses the one that is shown"):
+            refuse_silent_servers(rollout)
+        monkeypatch.setenv("OAR_ENGINE_TOKEN", right)
+        refuse_silent_servers(rollout)
+        server.shutdown()
 
 
 def test_a_server_of_web_pages_is_told_to_be_one(tmp_path: Path) -> None:

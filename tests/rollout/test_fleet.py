@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
@@ -21,7 +22,7 @@ from oar.rollout.client.vllm import UNKNOWN_VERSION
 from oar.rollout.server.engine import EngineOptions
 from oar.rollout.server.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from tests.config.test_config import composed
-from tests.conftest import FAKE_SERVERS, TOKEN
+from tests.conftest import FAKE_SERVERS, TOKEN, in_time
 
 LISTS = "[http://127.0.0.1:8001,http://127.0.0.1:8002]"
 
@@ -139,6 +140,25 @@ def test_servers_ask_for_a_token_that_only_their_own_know(
         "a token is no reason for other servers"
     )
     kept.stop()
+
+
+@in_time
+def test_servers_that_somebody_waits_for_can_be_given_up(options: Callable[..., FakeOptions], tmp_path: Path) -> None:
+    """As a program does that is interrupted while another of its threads starts them."""
+    kept, errors = KeptFleet(), []
+
+    def start() -> None:
+        with pytest.raises(EngineError) as caught:
+            kept.fitting([options(1, "--model", str(tmp_path), "--fault", "http_500", "--at", "/health")])
+        errors.append(caught.value)
+
+    waiting = Thread(target=start)
+    waiting.start()
+    while waiting.is_alive():  # it may not have begun to wait yet
+        kept.give_up_starting()
+        time.sleep(0.1)
+    assert "while starting" in str(errors[0])
+    assert servers_left(tmp_path) == 0
 
 
 def test_kept_servers_that_have_died_are_started_again(options: Callable[..., FakeOptions], tmp_path: Path) -> None:

@@ -30,6 +30,21 @@ TASK = Task(LESSON.tokenizer(), "####")
 GOLD = "ba 1 be 2 bi 3 bo 4"
 
 
+@pytest.mark.parametrize(
+    ("sheet", "sentence"),
+    [
+        (Sheet(entries=2, keys=4, asked=1), r"The final split must have 200 different problems, but \d+ is all"),
+        (
+            Sheet(entries=1, keys=1, asked=1),
+            r"A sheet of 1 of 1 keys must have prompts of the (final|curve) split, but has none",
+        ),
+    ],
+)
+def test_a_sheet_with_too_few_prompts_is_told(sheet: Sheet, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        [evaluation_set(sheet, split, 200) for split in ("final", "curve")]
+
+
 def problem(reward: str, answer: str, gold: str, asked: str = "bi") -> Problem:
     counted = {"reward": reward, "answer": answer, "asked": asked}
     return Problem("1", "", gold, SHEETS, GOLD, columns={SHEETS: counted})

@@ -65,6 +65,23 @@ def test_answers_of_one_problem_are_the_same_as_their_verdicts_are(pool: Verifie
 
 
 @pytest.mark.parametrize(
+    ("gold", "answer", "same"),
+    [
+        *(("2", f"2\\text{{ {words}}}", False) for words in ("thirds", "halves", "squared", "factorial", "over 7")),
+        *(("7", f"7\\text{{ {words}}}", False) for words in ("times 10", "minus one")),
+        *(("2", f"2\\text{{ {words}}}", True) for words in ("cm squared", "units", "square feet")),
+        ("5", r"5 \mod 7", False),
+        ("abcd", "abc - d", False),
+        ("xyzw", "xyz-w", False),
+        ("well-known", "well-known", True),
+        ("Well-Known", "wellknown", True),
+    ],
+)
+def test_words_that_change_a_number_are_no_unit(gold: str, answer: str, same: bool, pool: VerifierPool) -> None:
+    assert equal(gold, answer, pool) is same
+
+
+@pytest.mark.parametrize(
     ("answer", "line"),
     [
         (r"\frac12", "1/2"),

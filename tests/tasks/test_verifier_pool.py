@@ -1,11 +1,15 @@
 """The pool: a hang costs a second and a counter, a dead worker is replaced, nothing is left behind."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -37,6 +41,34 @@ def test_a_hang_costs_one_child_and_one_counter(others: set[int]) -> None:
         assert pool.failures == {"timeout": 1}
         # The child's own timer ended it, after a second; where the pool has to do it, after 15, the worker goes too.
         assert [process for process in psutil.Process().children() if process.pid not in others] == before
+
+
+def test_a_reply_that_came_with_the_word_ready_is_not_lost() -> None:
+    """As on a busy machine, where this process is not scheduled until the worker has said both."""
+    worker = verifier_pool._Worker(1.0, verifier_pool.COMPARING)
+    worker.send(0, {"gold": RIGHT[0], "answer": RIGHT[1]})
+    waiting = bytearray(4)
+    while int.from_bytes(waiting, sys.byteorder) <= len(b'{"ready": true}\n'):
+        time.sleep(0.05)
+        fcntl.ioctl(worker.fileno(), termios.FIONREAD, waiting)
+    assert list(verifier_pool._replies([worker])) == []  # it is ready
+    ((_, reply),) = verifier_pool._replies([worker])
+    assert reply["correct"] is True
+    worker.end()
+
+
+def test_an_interrupted_call_leaves_no_reply_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with VerifierPool(workers=1) as pool:
+        assert pool.compare([RIGHT]) == [True]
+
+        def interrupted(*_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(verifier_pool.select, "select", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pool.compare([RIGHT])
+        assert pool.compare([WRONG]) == [False]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from oar.method.importance.base import (
     needs_batch,
     needs_continuations,
     reads_gold,
+    reads_rewards,
 )
 from oar.method.importance.continuations import ContinuationAdvantages
 from oar.method.importance.controls import (
@@ -82,4 +83,5 @@ __all__ = [
     "needs_batch",
     "needs_continuations",
     "reads_gold",
+    "reads_rewards",
 ]

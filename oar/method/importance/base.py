@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -83,6 +84,16 @@ class CreditInputs:
         if self.rewards is None:
             raise DataError("This method needs the rewards of the completions, but was called without.")
         return self.rewards
+
+    def known_marks(self, name: str, otherwise: str) -> Tensor:
+        """(B, T), whether a token has that mark. Raises DataError, which ends with `otherwise`, where the task knows none."""
+        known = {name: marks for name, marks in self.marks.items() if marks.dtype == torch.bool}  # others are token ids
+        if name not in known:
+            raise DataError(
+                f"The task must know the {name!r} tokens of its completions, but knows "
+                f"{', '.join(sorted(known)) or 'no marks'}: {otherwise}."
+            )
+        return known[name]
 
     def known_values(self) -> Tensor:
         """(B, T) mean rewards of continuations. Raises DataError where none were drawn."""
@@ -219,6 +230,11 @@ def needs_batch(signal: CreditSignal) -> bool:
     Such a signal is called once with all completions of a step, whose `scores` then have no forward: it runs its own.
     """
     return getattr(signal, "needs_batch", False) or (isinstance(signal, MadeFrom) and needs_batch(signal.of))
+
+
+def reads_rewards(signal: CreditSignal) -> bool:
+    """Whether a signal compares rewards by itself and never looks at advantages (`reads_rewards = True` in its class)."""
+    return getattr(signal, "reads_rewards", False)
 
 
 def needs_continuations(signal: CreditSignal) -> bool:

@@ -25,6 +25,7 @@ class ContinuationAdvantages:
     whiten: bool = True
     gives: ClassVar[Literal["advantages"]] = "advantages"
     needs_batch: ClassVar[bool] = True
+    reads_rewards: ClassVar[bool] = True
     needs_continuations: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

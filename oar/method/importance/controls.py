@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oar.common.errors import DataError
 from oar.common.seeding import generator
 from oar.method.control import shuffled
 from oar.method.importance.base import CreditInputs, ImportanceEstimator
@@ -97,9 +96,5 @@ class MarkedImportance:
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T): 1 where marked, 0 elsewhere. Raises DataError where the task knows no such marks."""
-        if self.mark not in inputs.marks:
-            raise DataError(
-                f"The task must know the {self.mark!r} tokens of its completions, but knows "
-                f"{', '.join(sorted(inputs.marks)) or 'no marks'}: train on word problems, or choose another method."
-            )
-        return (inputs.marks[self.mark] & inputs.batch.reasoning_mask).float()
+        found = inputs.known_marks(self.mark, "train on word problems, or choose another method")
+        return (found & inputs.batch.reasoning_mask).float()

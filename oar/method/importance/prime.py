@@ -50,6 +50,7 @@ class ImplicitRewardAdvantages:
     outcome: float = 1.0
     gives: ClassVar[Literal["advantages"]] = "advantages"
     needs_batch: ClassVar[bool] = True
+    reads_rewards: ClassVar[bool] = True
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T)."""

@@ -80,6 +80,7 @@ class RewardHeadAdvantages:
     learned: RewardHead
     gives: ClassVar[Literal["advantages"]] = "advantages"
     needs_batch: ClassVar[bool] = True
+    reads_rewards: ClassVar[bool] = True
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T)."""

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from oar.common.errors import ConfigError, DataError
+from oar.common.errors import ConfigError
 from oar.method.importance.base import CreditInputs
 from oar.method.importance.rlsd import SelfDistilledWeights
 
@@ -31,10 +31,8 @@ class ActionWeights:
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T). Raises DataError where the task does not know the action tokens."""
-        if self.actions != ANSWER and self.actions not in inputs.marks:
-            raise DataError(
-                f"The task must know the {self.actions!r} tokens of its completions, but knows "
-                f"{', '.join(sorted(inputs.marks)) or 'no marks'}: choose method.estimator.actions=answer."
-            )
-        acting = inputs.batch.answer_mask if self.actions == ANSWER else inputs.marks[self.actions]
+        if self.actions == ANSWER:
+            acting = inputs.batch.answer_mask
+        else:
+            acting = inputs.known_marks(self.actions, "choose method.estimator.actions=answer")
         return torch.where(acting, self.of(inputs), 1.0)

@@ -26,6 +26,7 @@ class TokenBaseline:
     max_tokens_per_forward: int = 2048
     gives: ClassVar[Literal["advantages"]] = "advantages"
     needs_batch: ClassVar[bool] = True
+    reads_rewards: ClassVar[bool] = True
 
     @torch.no_grad()
     def __call__(self, inputs: CreditInputs) -> Tensor:

@@ -32,6 +32,7 @@ class TreeAdvantages:
     divide_by_std: bool = False
     gives: ClassVar[Literal["advantages"]] = "advantages"
     needs_batch: ClassVar[bool] = True
+    reads_rewards: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.branching or min(self.branching) < 2:

@@ -63,6 +63,7 @@ class ValueHeadAdvantages:
     decay: float = 0.95
     gives: ClassVar[Literal["advantages"]] = "advantages"
     needs_batch: ClassVar[bool] = True
+    reads_rewards: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay <= 1:

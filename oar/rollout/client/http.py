@@ -25,6 +25,14 @@ class HttpServer:
         except requests.RequestException:
             return False
 
+    def wants_another_token(self, route: str) -> bool:
+        """Whether a GET of `route` gives 401 or 403."""
+        try:
+            found = self._send("GET", route, timeout=BUSY_S).status_code
+        except requests.RequestException:
+            return False
+        return found in (requests.codes.unauthorized, requests.codes.forbidden)
+
     def refuses(self, route: str) -> bool:
         """Whether a GET of `route` gives anything but 200, or nobody listens; False where no answer comes: it may be busy."""
         try:

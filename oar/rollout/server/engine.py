@@ -140,13 +140,13 @@ class VllmEngine:
                 self.stop()
 
     def launch(self) -> None:
-        """Create the server's process; after a stop on the same port again, the log of the one before kept beside."""
+        """Create the server's process; after a stop on the same port again. The log of one before is kept beside."""
         refuse_other_release(versions()["vllm"], "in this environment (`make setup` installs it)")
         _check_host(self._options.host, self._options.token)
         _check_model(self._options.model_path, self._options.max_model_len)
         self._port = _reserve_port(self._options.host, self._port)
         log = self._options.log_path
-        if self._process is not None:
+        if log.exists():
             log.rename(
                 log.with_name(f"{log.stem}.{len(list(log.parent.glob(f'{log.stem}.*{log.suffix}'))) + 1}{log.suffix}")
             )

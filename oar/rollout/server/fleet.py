@@ -90,6 +90,7 @@ class KeptFleet:
 
     def __init__(self) -> None:
         self._fleet: VllmFleet | None = None
+        self._starting: VllmFleet | None = None
         self._kind: list[EngineOptions] = []
 
     def fitting(self, options: Sequence[EngineOptions]) -> VllmFleet:
@@ -97,10 +98,18 @@ class KeptFleet:
         kind = [replace(one, log_path=Path()) for one in options]
         if self._fleet is None or kind != self._kind or self._fleet.poll() is not None or self._fleet.is_sick():
             self.stop()
-            fleet = VllmFleet(options)
-            fleet.start()
+            self._starting = fleet = VllmFleet(options)
+            try:
+                fleet.start()
+            finally:
+                self._starting = None
             self._fleet, self._kind = fleet, kind
         return self._fleet
+
+    def give_up_starting(self) -> None:
+        """End servers that another thread starts and waits for: `fitting` raises EngineError there."""
+        if (fleet := self._starting) is not None:
+            fleet.stop()
 
     def stop(self) -> None:
         """End what runs. Idempotent."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
+from oar.common.errors import ConfigError
 from oar.common.seeding import derive_seed
 from oar.config.checks import one_of, require
-from oar.tasks.embedded.splits import first_of_split, split_of
+from oar.tasks.embedded.splits import PATIENCE, first_of_split, split_of
 from oar.tasks.problem import Problem
 from oar.tasks.sheets.language import ASKED, FILLER, KEYS, MARKER
 
@@ -103,13 +104,18 @@ def demonstration(made: SheetProblem, known: float, filler: int, rng: Random, be
 
 
 def _problem(sheet: Sheet, split: str, identifier: str, rng: Random) -> SheetProblem:
-    """The next problem whose question falls into `split`."""
-    while True:
+    """The next problem whose question falls into `split`. Raises ConfigError where none does."""
+    for _ in range(PATIENCE):
         keys = rng.sample(KEYS[: sheet.keys], sheet.entries)
         asked = keys[sheet.asked - 1] if sheet.asked is not None else rng.choice(keys)
         question = " ".join(word for key in keys for word in (key, *_behind(sheet, key, asked)))
         if split_of(question) == split:
             break
+    else:
+        raise ConfigError(
+            f"A sheet of {sheet.entries} of {sheet.keys} keys must have prompts of the {split} split, but has none: raise "
+            "sheet.entries or sheet.keys."
+        )
     digits = [sheet.right[key] for key in keys]
     solution = " ".join(f"{key} {digit}" for key, digit in zip(keys, digits, strict=True))
     counted = {"reward": sheet.reward, "answer": sheet.answer, "asked": asked}

@@ -59,9 +59,7 @@ class VerifierPool:
     def close(self) -> None:
         """End the processes. Idempotent; what is asked later starts new ones."""
         with self._lock:
-            for worker in self._workers:
-                worker.end()
-            self._workers = []
+            self._end_all()
 
     def __enter__(self) -> "VerifierPool":
         return self
@@ -74,22 +72,35 @@ class VerifierPool:
     def ask(self, requests: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
         """Each request's reply, {"failed": reason} where there is none."""
         with self._lock:
-            replies: dict[int, dict[str, object]] = {}
-            waiting = deque(enumerate(requests))
-            while len(self._workers) < min(self._size, len(requests)):
-                self._workers.append(_Worker(*self._arguments))
-            while len(replies) < len(requests):
-                for worker in self._workers:
-                    if worker.item is None and waiting:
-                        worker.send(*waiting.popleft())
-                for worker, reply in _replies([worker for worker in self._workers if worker.item is not None]):
-                    if worker.item is not None:
-                        replies[worker.item] = reply
-                    worker.item = None
-                    if worker.broken:
-                        self._workers[self._workers.index(worker)] = _Worker(*self._arguments)
+            try:
+                replies = self._asked(requests)
+            except BaseException:  # Ctrl-C too: what these processes still answer is no reply to the next call
+                self._end_all()
+                raise
             self.failures.update(str(reply["failed"]) for reply in replies.values() if "failed" in reply)
             return [replies[index] for index in range(len(requests))]
+
+    def _asked(self, requests: Sequence[Mapping[str, object]]) -> dict[int, dict[str, object]]:
+        replies: dict[int, dict[str, object]] = {}
+        waiting = deque(enumerate(requests))
+        while len(self._workers) < min(self._size, len(requests)):
+            self._workers.append(_Worker(*self._arguments))
+        while len(replies) < len(requests):
+            for worker in self._workers:
+                if worker.item is None and waiting:
+                    worker.send(*waiting.popleft())
+            for worker, reply in _replies([worker for worker in self._workers if worker.item is not None]):
+                if worker.item is not None:
+                    replies[worker.item] = reply
+                worker.item = None
+                if worker.broken:
+                    self._workers[self._workers.index(worker)] = _Worker(*self._arguments)
+        return replies
+
+    def _end_all(self) -> None:
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
 
 
 class _Worker:
@@ -109,11 +120,13 @@ class _Worker:
             stderr=self._errors,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_PACKAGES), os.environ.get("PYTHONPATH", "")])},
         )
+        assert self._process.stdout is not None
+        # Without a buffer: `select` does not see a reply that was read together with the line before it.
+        self._replies = open(self._process.stdout.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
 
     def fileno(self) -> int:
         """What `select` watches."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+        return self._replies.fileno()
 
     def send(self, item: int, request: Mapping[str, object]) -> None:
         """Give it a request; a process that is gone is found out by `receive`."""
@@ -129,8 +142,7 @@ class _Worker:
 
     def receive(self) -> dict[str, object] | None:
         """The reply to the request at hand, None where what came is none. Raises ConfigError where it never started."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._replies.readline()
         reply: dict[str, object] = json.loads(line) if line.endswith(b"\n") else {"failed": "crash"}
         if not line.endswith(b"\n"):
             complaint = self._complaint()

@@ -19,6 +19,7 @@ from oar.tasks.verifier.structure import Relation
 # Units are gone already, and math-verify's would take the c of a + b + c for one.
 _NORMALISATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="last")
 _AS_BOXED = (LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALISATION),)
+_MODULO = re.compile(r"\\[bp]?mod(?![a-zA-Z])")  # what the parser leaves out
 _TWO_NUMBERS = re.compile(r"(?<![\d.,_^])[\d.,]+\s+\d")  # with a blank between they are no product, and no sum
 _COMMANDS = re.compile(r"\\[A-Za-z]+")
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
@@ -57,7 +58,7 @@ class Sympy:
 @lru_cache(maxsize=4096)
 def parsed(latex: str) -> sympy.Basic | sympy.MatrixBase | None:
     """The formula as sympy sees it, or None. Decimals are made exact: sympy's floats compare by rounding; i is a number."""
-    if _TWO_NUMBERS.search(latex):
+    if _TWO_NUMBERS.search(latex) or _MODULO.search(latex):
         return None
     exact = _DECIMAL.sub(lambda number: rf"\frac{{{number[1]}{number[2]}}}{{1{'0' * len(number[2])}}}", latex)
     found = parse(rf"\boxed{{{exact}}}", _AS_BOXED, fallback_mode="no_fallback", parsing_timeout=None)

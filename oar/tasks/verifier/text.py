@@ -69,7 +69,7 @@ _LETTER_UNIT = re.compile(
 )
 # Of single upright letters only those of metres, grams, seconds, hours, litres, Celsius and Fahrenheit.
 _UNIT_TEXT = re.compile(
-    r"(?<=[^\s,;=<>(\[{\\+*/^_-])\s*\\text\{(?!\s*(?![mgshlLCF])[a-zA-Z]\s*\})[^{}]*[a-zA-Z][^{}]*\}"
+    r"(?<=[^\s,;=<>(\[{\\+*/^_-])\s*\\text\{(?!\s*(?![mgshlLCF])[a-zA-Z]\s*\})([^{}]*[a-zA-Z][^{}]*)\}"
     r"\s*(?:\^\s*\{?\s*\d\s*\}?)?(?:/\s*\\text\{[^{}]*\})?\s*$"
 )
 _CONDITION = re.compile(r"\\text\{[^{}]*\b(?:or|and|if|not|no|except|more|less|least|most)\b[^{}]*\}")  # no unit
@@ -100,6 +100,7 @@ _CHANGES_THE_NUMBER = re.compile(  # so that it is no plain count
 _THOUSANDS = re.compile(r"-?\d{1,3}(?: \d{3})+")  # 10 080
 _PROSE = re.compile(r"[A-Za-z][A-Za-z' .,-]*[A-Za-z.]|[A-Za-z]+ \d{1,4}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
+_HYPHEN = re.compile(r"(?<=[A-Za-z]{3})-(?=[A-Za-z]{3})")  # any other is a minus
 
 _INTEGER = r"\d+|\d{1,3}(?:,\d{3})+"
 _DECIMAL = rf"(?:{_INTEGER})?\.\d+|(?:{_INTEGER})\.?"
@@ -162,7 +163,7 @@ def normalise(answer: str) -> str:
     answer = _ORDINAL.sub("", answer)
     for _ in range(2):
         if _CONDITION.search(answer) is None:
-            answer = _strip_end(_UNITS.sub("", _UNIT_TEXT.sub("", answer)))
+            answer = _strip_end(_UNITS.sub("", _UNIT_TEXT.sub(_without_unit, answer)))
     if (measured := _LETTER_UNIT.fullmatch(answer)) is not None:
         answer = measured[1]
     if _THOUSANDS.fullmatch(answer):
@@ -171,6 +172,11 @@ def normalise(answer: str) -> str:
     if _REALS.fullmatch(answer):
         return r"(-\infty,\infty)"
     return _NUMBER_WORDS.get(answer.casefold(), answer)
+
+
+def _without_unit(found: re.Match[str]) -> str:
+    """Nothing for a unit (`\\text{ cm squared}`), but what came where the words say another number (`2\\text{ thirds}`)."""
+    return found[0] if _CHANGES_THE_NUMBER.match(found[1].lstrip()) else ""
 
 
 def _count(answer: str) -> str:
@@ -215,7 +221,8 @@ def is_words(text: str) -> bool:
     """Whether a normalised answer is prose (`Evelyn`, `October 30`, `\\text{(E)}`) and no formula."""
     if text.startswith(r"\text{") and not re.search(r"[\d\\^_=+]", _WHOLE_TEXT.sub("", text)):
         return True
-    return _PROSE.fullmatch(text) is not None and _WORD.search(text) is not None
+    joined = _HYPHEN.sub("", text)
+    return "-" not in joined and _PROSE.fullmatch(text) is not None and _WORD.search(text) is not None
 
 
 def words(text: str) -> str:

@@ -207,7 +207,14 @@ def test_a_completion_without_any_mark_keeps_weight_one():
     assert torch.equal(weights, torch.ones_like(weights))
 
 
-@pytest.mark.parametrize(("known", "said"), [({}, "no marks"), ({"causal": torch.zeros(1)}, "causal")])
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({}, "no marks"),
+        ({"causal": torch.zeros(1, dtype=torch.bool)}, "causal"),
+        ({"error": torch.ones(1, dtype=torch.int64)}, "no marks"),  # token ids say not what is marked
+    ],
+)
 def test_missing_marks_are_an_error_of_one_sentence(known, said):
     with pytest.raises(DataError, match=f"'error'.*{said}") as caught:
         MarkedImportance("error")(replace(inputs(), marks=known))
