@@ -140,6 +140,9 @@ def test_seeds_may_have_run_on_different_machines(tmp_path: Path) -> None:
         "OAR-G": "1.50x (3.00 s/step)",
         "OAR-P": "1.75x (17.00 s/step)",
     }
+    record = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert record["gpu"] == ["fast" if cell["seed"] == 1 else None for cell in record["cells"]]
+    assert record["cpu"] == "slow"
     table = seconds_by_stage([read_run(folder, arm=method) for method, folder in cells])
     assert set(zip(table["method"], table["machine"], strict=True)) == {
         ("GRPO", "slow"),
@@ -254,7 +257,7 @@ def test_pictures_and_provenance_are_there(out: Path, text: str) -> None:
     assert record["cells"][0] == {"method": "base", "seed": 0, "seconds": 100.0}
     assert len(record["cells"]) == 6
     assert "| GRPO | 100, 100 |" in text
-    assert "| git_commit | None |" in text
+    assert "| git_commit | c0ffee |" in text  # of the runs, whichever of them this command made
     assert sorted(path.name for path in (out).iterdir()) == [
         "claims.csv", "curves.png", "differences.csv", "provenance.json", "table1.csv", "table1.md", "table1.png",
     ]  # fmt: skip
