@@ -120,6 +120,6 @@ def accumulate_gradient(
         short = data.batch.rows(micro_batches[-1][-1:])
         (0.0 * score_completions(model, short, temperature=temperature).logprobs.sum()).backward()
     loss, clipped, approx_kl = ranks.total(totals.cpu()).tolist()
-    tokens, compared = (max(1.0, float(rows.sum())) for rows in (mask, data.loss_mask[contributing]))
+    tokens, compared = torch.stack([mask.sum(), data.loss_mask[contributing].sum()]).clamp(min=1).tolist()  # one wait
     metrics = {"train/loss": loss, "train/clip_fraction": clipped / tokens, "train/approx_kl": approx_kl / compared}
     return metrics, credited
