@@ -23,7 +23,8 @@ def check_tree(tree: TreeAdvantages, cfg: TrainConfig) -> None:
     generic = cfg.method.generic
     require(generic is None, "method.generic", "null where a group is a tree, which has one prompt", generic)
     # A shared edge is learned in one of the completions that hold it, and would be lost with that one.
-    require(cfg.learner.overlong != "mask", "learner.overlong", "keep where a group is a tree", cfg.learner.overlong)
+    overlong = cfg.learner.overlong
+    require(overlong != "mask", "learner.overlong", "keep or soft_penalty where a group is a tree", overlong)
 
 
 def grown(

@@ -100,7 +100,7 @@ def test_a_step_learns_from_edges_alone(tmp_path: Path) -> None:
             r"learner\.num_generations must be 4, the leaves of a tree .*\[2, 2\], but is 8",
         ),
         (["rollout.max_new_tokens=3"], r"rollout\.max_new_tokens must be above 3"),
-        (["learner.overlong=mask"], r"learner\.overlong must be keep where a group is a tree"),
+        (["learner.overlong=mask"], r"learner\.overlong must be keep or soft_penalty where a group is a tree"),
         (["method.generic={members: 1, identity: 0}"], r"method\.generic must be null where a group is a tree"),
     ],
 )

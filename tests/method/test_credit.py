@@ -107,7 +107,7 @@ def test_weights_without_a_gate_reach_every_token_and_keep_the_mass_where_asked(
 
 @dataclass(frozen=True)
 class Compared:
-    """How many completions it was shown, at every token of its first; NaN outside the completions, which is allowed."""
+    """How many completions it was shown, at each of their tokens; NaN outside them, which is allowed."""
 
     gives: ClassVar[Literal["importance", "weights"]] = "importance"
     needs_batch: ClassVar[bool] = True
