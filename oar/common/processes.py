@@ -33,6 +33,7 @@ class ChildProcess:
         grace_s: float = GRACE_S,
     ) -> None:
         self.log_path = log_path
+        self._earlier = 0  # bytes of the log that are of commands before this one
         self._grace_s = grace_s
         # -P: the guardian's folder holds modules named like the standard library's.
         guarded = [sys.executable, "-P", str(_GUARDIAN), str(os.getpid()), str(grace_s), *command]
@@ -41,6 +42,7 @@ class ChildProcess:
             if log_path is not None:
                 log_path.parent.mkdir(parents=True, exist_ok=True)
                 log = stack.enter_context(log_path.open("ab"))
+                self._earlier = log.tell()
             self._guardian = subprocess.Popen(
                 guarded,
                 stdin=subprocess.DEVNULL,
@@ -66,10 +68,11 @@ class ChildProcess:
         return None
 
     def tail(self, lines: int = 20) -> str:
-        """The last lines of the log; empty without a log."""
+        """The last lines that this command wrote to its log; empty without a log."""
         if self.log_path is None or not self.log_path.exists():
             return ""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+        written = self.log_path.read_bytes()[self._earlier :]
+        return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> int:
         """SIGTERM to the command and its descendants, SIGKILL after the grace; returns the exit code. Idempotent."""

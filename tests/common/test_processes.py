@@ -58,9 +58,11 @@ def test_exit_code_and_log(tmp_path: Path) -> None:
     assert process.tail(1) in ("err", "out")
 
 
-def test_the_log_of_an_earlier_command_is_kept(tmp_path: Path) -> None:
+def test_the_log_of_an_earlier_command_is_kept_and_not_told_as_ones_own(tmp_path: Path) -> None:
     for word in ("first", "second"):
-        assert ChildProcess([sys.executable, "-c", f"print('{word}')"], log_path=tmp_path / "log").wait(PATIENCE_S) == 0
+        process = ChildProcess([sys.executable, "-c", f"print('{word}')"], log_path=tmp_path / "log")
+        assert process.wait(PATIENCE_S) == 0
+        assert process.tail() == word
     assert (tmp_path / "log").read_text().split() == ["first", "second"]
 
 
