@@ -82,13 +82,15 @@ class SignMatchedImportance:
 
 @dataclass(frozen=True, slots=True)
 class SignedAdvantages:
-    """A_t = scale x s_t for reasoning tokens: no group is needed, and one that is all wrong teaches as well.
+    """A_t = scale x s_t + outcome x A for reasoning tokens: a group that is all wrong teaches as well.
 
+    Without `outcome` no group is needed; with it a token to which s_t gives nothing still shares in the reward.
     Tokens outside the reasoning, and completions without an answer span, keep A: format and answer are learned as in GRPO.
     """
 
     of: SignedSignal
     scale: float = 1.0
+    outcome: float = 0.0
     gives: ClassVar[Literal["advantages"]] = "advantages"
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
@@ -98,7 +100,7 @@ class SignedAdvantages:
         if len(index):
             reasoning = inputs.batch.reasoning_mask[index]
             drop = self.scale * self.of(inputs.rows(index))
-            advantages[index] = torch.where(reasoning, drop, advantages[index])
+            advantages[index] = torch.where(reasoning, drop + self.outcome * advantages[index], advantages[index])
         return advantages
 
 

@@ -117,6 +117,9 @@ def test_signed_advantages_need_no_group() -> None:
     others = advantages[:, None].expand_as(credit.token_advantages)
     assert torch.equal(credit.token_advantages[token & ~reasoning], others[token & ~reasoning])
     assert (credit.token_advantages[:2][reasoning[:2]] != 0).any()
+    beside = SignedAdvantages(EXACT, scale=2.0, outcome=0.5)(inputs(advantages))
+    torch.testing.assert_close(beside[reasoning], (2 * EXACT(given) + 0.5 * others)[reasoning])
+    assert torch.equal(beside[token & ~reasoning], others[token & ~reasoning])
 
 
 def test_without_the_right_answer_one_sentence_says_so() -> None:
