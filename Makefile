@@ -17,7 +17,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor base-model reward-model smollm2 plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal league survives dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
+.PHONY: help setup doctor base-model reward-model smollm2 plan fit check-signal train train-with-trl sweep-gating ablation-gating ablation-probe signals study compare-methods gradient-signal omissions league survives dashboard dashboard-local report findings evaluate compare inspect reproduce-table1 recall bench-importance bench-learner bench-precision bench-verifier fidelity fault-drills gpu-check data-check lint format test test-fast test-all clean
 
 # The variables of a target, beside ARGS, which goes to its program as it is. Whatever else is typed is refused.
 takes.doctor :=
@@ -35,6 +35,7 @@ takes.ablation-probe := METHOD SEEDS STEPS OUT
 takes.signals := EXPERIMENT SEED OUT
 takes.study := EXPERIMENT PROFILE SEEDS STEPS OUT
 takes.gradient-signal := SEED OUT
+takes.omissions := SEED OUT
 takes.compare-methods := SEEDS STEPS
 takes.league := METHOD SEED SEEDS OUT
 takes.survives := OUT
@@ -170,6 +171,9 @@ compare-methods: setup ## Every credit method beside GRPO and beside its own shu
 
 gradient-signal: setup ## How much of a gradient is signal under each weighting, without training
 	@$(call program,gradient_signal)
+
+omissions: setup ## What credit says of a wrong token, and of a step that was left out and has none, without training
+	@$(call program,omissions)
 
 league: setup ## A line for every credit signal; with METHOD=mine one more, measured here
 	@$(call program,league)

@@ -24,11 +24,11 @@ from transformers import PreTrainedModel
 from experiments.gradient_signal.cosines import FACT, TARGET, signal_table, with_best_weights
 from experiments.gradient_signal.foretold import steps_of
 from experiments.gradient_signal.page import TOLD, write_gradient_signal
+from experiments.shared.credited import credited
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path, kept_table
-from oar.common.clock import Clock
 from oar.common.errors import ConfigError
 from oar.common.progress import progress_bars, stage
 from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
@@ -38,11 +38,11 @@ from oar.config.checks import AtLeast, Positive, require
 from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, collate_groups, grade_groups
-from oar.learner.credit import Credited, StepCredit, credit_assigner, given_credit
+from oar.learner.credit import Credited, given_credit
 from oar.learner.update import LossBatch, accumulate_gradient
 from oar.method.forward.logprobs import Scores
 from oar.method.gating import weight_metrics
-from oar.model.load import load_policy, load_scorer, load_tokenizer, weight_files
+from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.tasks.reward_terms import RewardTerms
 from oar.tasks.task import Task
 from oar.tasks.words import language
@@ -204,30 +204,6 @@ def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedMod
         problems, groups, task, reward=reward, seed=derive_seed(cfg.seed, "gradient signal", "reward")
     )
     return collate_groups(graded, task, model.device, needs_answer=settings.probe.needs_answer)
-
-
-def credited(
-    settings: TrainConfig, model: PreTrainedModel, task: Task, graded: GradedBatch, scores: Scores
-) -> Credited:
-    """As a training step of the arm would credit the tokens once the probe's warm-up is over."""
-    estimator = build("method.estimator", settings.method.estimator, settings.allow_targets)
-    scorer, step = load_scorer(settings.probe.path, task.tokenizer, settings.model.dtype), settings.probe.warmup_steps
-    step_credit = StepCredit(
-        credit_assigner(settings, task, estimator, step, scorer),
-        None,
-        model,
-        graded,
-        graded.rewards,
-        completion_advantages(graded.rewards, settings.learner),
-        settings,
-        step,
-        Clock(model.device),
-        {
-            "announcement": task.encode_marker(settings.probe.conclude),
-            "step_end_ids": torch.tensor(task.step_end_ids(), device=model.device),
-        },
-    )
-    return step_credit(torch.arange(len(graded.batch), device=model.device), scores)
 
 
 def token_classes(graded: GradedBatch, task: Task) -> dict[str, Tensor]:

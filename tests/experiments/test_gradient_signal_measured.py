@@ -11,11 +11,11 @@ from experiments.gradient_signal import __main__ as gradient_signal
 from experiments.gradient_signal.__main__ import (
     CLASSES,
     coordinates,
-    credited,
     gradient,
     token_classes,
 )
 from experiments.gradient_signal.__main__ import drawn as draw_graded
+from experiments.shared.credited import credited
 from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.learner.collect import grade_rollouts
 from oar.method.forward.logprobs import score_completions

@@ -11,7 +11,6 @@ from oar.tasks.problem import Problem
 from oar.tasks.task import Task
 
 
-@torch.no_grad()
 def draw(
     model: PreTrainedModel,
     task: Task,
@@ -24,8 +23,23 @@ def draw(
 ) -> list[list[Rollout]]:
     """`samples` completions of each problem, drawn without an engine: its start takes longer than all that is drawn here."""
     prompts = [task.encode_prompt(problem) for problem in problems for _ in range(samples)]
+    found = continued(model, task, prompts, temperature=temperature, max_new_tokens=max_new_tokens, seed=seed)
+    return [found[at : at + samples] for at in range(0, len(found), samples)]
+
+
+@torch.no_grad()
+def continued(
+    model: PreTrainedModel,
+    task: Task,
+    prompts: Sequence[Sequence[int]],
+    *,
+    temperature: float,
+    max_new_tokens: int,
+    seed: int,
+) -> list[Rollout]:
+    """A completion behind each of `prompts`, which are token ids."""
     width = max(map(len, prompts))
-    ids = torch.tensor([[task.pad_id] * (width - len(prompt)) + prompt for prompt in prompts])
+    ids = torch.tensor([[task.pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -49,4 +63,4 @@ def draw(
         stops = [at for at, token in enumerate(tokens) if token in task.stop_ids]
         end, reason = (stops[0] + 1, "stop") if stops else (len(tokens), "length")
         found.append(Rollout(tuple(prompt), tuple(tokens[:end]), tuple(chosen[:end]), 0, reason))
-    return [found[at : at + samples] for at in range(0, len(found), samples)]
+    return found

@@ -1,0 +1,52 @@
+"""The page of the mistakes: its table, its picture, and what its template shows of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.omissions.edits import EDITS
+from oar.analysis.reports.figures import draw_dots
+from oar.analysis.reports.methods import label, numbered
+from oar.analysis.reports.page import write_csv, write_page
+from oar.analysis.reports.signals import score_table
+from oar.statistics.intervals import CONFIDENCE
+
+TEMPLATE = Path(__file__).with_name("page.md.j2")
+TABLE, PICTURE = "omissions.csv", "omissions.png"
+TRUTH = "continuations"
+COST, REWARD = "cost", "reward"  # of the truth
+BLAMED, SHARE, NET = "blamed", "share_of_blame", "pushed_down"  # of every arm
+
+
+def write_omissions(table: pd.DataFrame, folder: Path, provenance: Mapping[str, Any]) -> Path:
+    """Write the page, its table and its picture into `folder`; returns the page.
+
+    table: COLUMNS and `condition`; of the provenance `omissions` is what the template names.
+    """
+    write_csv(table, folder / TABLE)
+    draw_shares(table, folder / PICTURE)
+    return write_page(
+        folder / "omissions.md",
+        TEMPLATE,
+        provenance,
+        tables=dict(list(table.groupby("condition", sort=False))),
+        scores=score_table,
+        edits=EDITS,
+        run=provenance["omissions"],
+    )
+
+
+def draw_shares(table: pd.DataFrame, path: Path) -> None:
+    """A panel per edit, a line per arm, a mark per condition: how much of the blame lies on the mistake."""
+    shares = table[table["metric"] == SHARE]
+    shares = shares.assign(line=shares["signal"].map(label), series=shares["condition"])
+    draw_dots(
+        {edit: shares[shares["split"] == edit] for edit in EDITS},
+        path,
+        looks=numbered(list(shares["series"].unique())),
+        columns=2,
+        least=0.0,
+        note=f"{CONFIDENCE:.0%} intervals: bootstrap over problems",
+    )

@@ -1,0 +1,112 @@
+"""Edits of right reasoning, the blame of their tokens, and both on a real model whose rewards are known by hand."""
+
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hydra import initialize_config_dir
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.progress import Progress
+
+from experiments.omissions.__main__ import OmissionsConfig, blame, measured, planned
+from experiments.omissions.edits import NO_STEP, NO_VALUE, TWICE, WRONG_VALUE, edits
+from oar.config import validated
+from oar.tasks.embedded.teaching import build_model
+from oar.tasks.sheets.teaching import SheetTeaching
+from oar.tasks.sheets.tokenizer import build_tokenizer
+from tests.config.test_config import CONF, composed
+
+DIGITS = frozenset(range(1, 9))
+
+
+def test_edits_of_a_sheet_by_hand() -> None:
+    """Two entries, so the first one is edited: 20 and 21 are keys."""
+    found = edits([20, 5, 21, 3], [2], DIGITS, Random(0))
+    wrong = found[WRONG_VALUE]
+    assert (wrong.place, wrong.ids[::2], wrong.ids[3]) == (1, (20, 21), 3)
+    assert wrong.ids[1] in DIGITS - {5}
+    assert (found[NO_VALUE].ids, found[NO_VALUE].place) == ((20, 21, 3), 1)
+    assert (found[NO_STEP].ids, found[NO_STEP].place) == ((21, 3), 0)
+    assert (found[TWICE].ids, found[TWICE].place) == ((20, 5, 20, 5, 21, 3), 2)
+
+
+def test_a_value_is_the_last_run_of_digits() -> None:
+    """`4 + 1 2 = 1 6 .` with 30, 31, 32 for the signs: 16 goes, its last digit changes, the operands stay."""
+    step = [4, 30, 1, 2, 31, 1, 6, 32]
+    found = edits([*step, 7, 32], [8], DIGITS, Random(1))
+    assert found[NO_VALUE].ids == (4, 30, 1, 2, 31, 32, 7, 32)
+    assert found[WRONG_VALUE].place == 6
+
+
+def test_what_cannot_be_edited() -> None:
+    assert edits([20, 5], [], DIGITS, Random(0)) == {}  # nothing comes after its only step
+    assert edits([20, 21, 5], [1], DIGITS, Random(0)) == {}  # the first step has no value
+
+
+@given(
+    st.lists(st.tuples(st.integers(20, 40), st.sampled_from(sorted(DIGITS))), min_size=2, max_size=6),
+    st.integers(0, 99),
+)
+def test_every_edit_departs_at_its_place(entries: list[tuple[int, int]], seed: int) -> None:
+    right = [token for entry in entries for token in entry]
+    for name, one in edits(right, range(2, len(right), 2), DIGITS, Random(seed)).items():
+        assert list(one.ids[: one.place]) == right[: one.place]
+        assert one.ids[one.place] != right[one.place]
+        assert len(one.ids) - len(right) == {WRONG_VALUE: 0, NO_VALUE: -1, NO_STEP: -2, TWICE: 2}[name]
+
+
+def test_blame_by_hand() -> None:
+    advantages = torch.tensor([[1.0, -3.0, -1.0, 9.0], [2.0, 1.0, 0.0, -9.0], [5.0, -1.0, 0.0, 0.0]])
+    reasoning = torch.tensor([[True, True, True, False]] * 3)
+    found = blame(advantages, reasoning, [1, 0, None])
+    assert found.iloc[0].tolist() == [1.0, 0.75, 1.0]  # 3 of 4, and 1 - 3 - 1 < 0
+    assert found.iloc[1].tolist() == [0.0, 0.0, 0.0]  # what is outside the reasoning does not count
+    assert found.iloc[2].isna().all()
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory):
+    """Of a model that was taught nothing: a sheet's share of right entries does not ask what stands behind the marker."""
+    folder, tokenizer = tmp_path_factory.mktemp("model"), build_tokenizer()
+    build_model(SheetTeaching(hidden_size=32, num_layers=1), tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    sheets = [
+        "'profile=sheets'",
+        "'data.source.sheet={reward:share,answer:checksum,entries:4}'",
+        f"'model.path={folder}'",
+        "'model.teach=null'",
+        "'rollout.max_new_tokens=8'",
+    ]
+    arms = "{grpo:['method=grpo'],oar_s_advantage:['method=oar_s_advantage']}"
+    overrides = [
+        "problems=6",
+        "continuations=2",
+        "~arms",
+        f"+arms={arms}",
+        "~conditions",
+        f"+conditions={{share:[{','.join(sheets)}]}}",
+    ]
+    cfg = validated(composed(*overrides, name="omissions"), OmissionsConfig)
+    with initialize_config_dir(str(CONF), version_base=None), Progress(disable=True) as progress:
+        return measured(cfg, "share", planned(cfg, cfg.conditions["share"]), progress)
+
+
+def value(table, split: str, signal: str, metric: str, column: str = "value") -> float:
+    (found,) = table.query("split == @split and signal == @signal and metric == @metric")[column]
+    return float(found)
+
+
+def test_a_mistake_costs_one_entry_of_four(table) -> None:
+    for edit in (WRONG_VALUE, NO_VALUE, NO_STEP):
+        # Now and then it writes nothing behind the marker, which earns nothing.
+        assert value(table, edit, "continuations", "reward", "high") == 0.75
+    assert TWICE not in set(table["split"])  # an entry that stands there twice is right twice
+
+
+def test_grpo_spreads_the_blame_over_all_tokens(table) -> None:
+    for edit, tokens in ((WRONG_VALUE, 8), (NO_VALUE, 7), (NO_STEP, 6)):
+        assert value(table, edit, "grpo", "blamed") == value(table, edit, "grpo", "pushed_down") == 1
+        assert np.isclose(value(table, edit, "grpo", "share_of_blame"), 1 / tokens)
+        assert 0 <= value(table, edit, "oar_s_advantage", "share_of_blame") <= 1
