@@ -39,13 +39,13 @@ def write_omissions(table: pd.DataFrame, folder: Path, provenance: Mapping[str, 
 
 
 def draw_shares(table: pd.DataFrame, path: Path) -> None:
-    """A panel per edit, a line per arm, a mark per condition: how much of the blame lies on the mistake."""
+    """A panel per condition, a line per arm, a mark per edit: how much of the blame lies on the mistake."""
     shares = table[table["metric"] == SHARE]
-    shares = shares.assign(line=shares["signal"].map(label), series=shares["condition"])
+    shares = shares.assign(line=shares["signal"].map(label), series=shares["split"])
     draw_dots(
-        {edit: shares[shares["split"] == edit] for edit in EDITS},
+        dict(list(shares.groupby("condition", sort=False))),
         path,
-        looks=numbered(list(shares["series"].unique())),
+        looks=numbered(list(EDITS)),
         columns=2,
         least=0.0,
         note=f"{CONFIDENCE:.0%} intervals: bootstrap over problems",
