@@ -24,7 +24,7 @@ def edits(ids: Sequence[int], starts: Sequence[int], digits: Set[int], rng: Rand
     no such step.
     """
     steps = [list(ids[start:end]) for start, end in pairwise([0, *starts, len(ids)])]
-    with_value = [number for number, step in enumerate(steps[:-1]) if digits.intersection(step)]
+    with_value = [number for number, step in enumerate(steps[:-1]) if digits & set(step)]
     if not with_value:
         return {}
     chosen = rng.choice(with_value)

@@ -31,7 +31,7 @@ def write_omissions(table: pd.DataFrame, folder: Path, provenance: Mapping[str, 
         folder / "omissions.md",
         TEMPLATE,
         provenance,
-        tables=dict(list(table.groupby("condition", sort=False))),
+        tables=by_condition(table),
         scores=score_table,
         edits=EDITS,
         run=provenance["omissions"],
@@ -43,10 +43,15 @@ def draw_shares(table: pd.DataFrame, path: Path) -> None:
     shares = table[table["metric"] == SHARE]
     shares = shares.assign(line=shares["signal"].map(label), series=shares["split"])
     draw_dots(
-        dict(list(shares.groupby("condition", sort=False))),
+        by_condition(shares),
         path,
         looks=numbered(list(EDITS)),
         columns=2,
         least=0.0,
         note=f"{CONFIDENCE:.0%} intervals: bootstrap over problems",
     )
+
+
+def by_condition(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Its rows by condition, in order."""
+    return {str(name): rows for name, rows in table.groupby("condition", sort=False)}
