@@ -34,6 +34,7 @@ def write_omissions(table: pd.DataFrame, folder: Path, provenance: Mapping[str, 
         tables=by_condition(table),
         scores=score_table,
         edits=EDITS,
+        counts=table[table["metric"] == COST].set_index(["condition", "split"])["n"].to_dict(),
         run=provenance["omissions"],
     )
 

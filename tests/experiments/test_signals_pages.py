@@ -12,6 +12,7 @@ import pytest
 from experiments.fidelity.__main__ import condition_text
 from experiments.fidelity.page import write_fidelity
 from experiments.gradient_signal.page import write_gradient_signal
+from experiments.omissions.page import write_omissions
 from experiments.recall import page as recall
 from experiments.signals import pictures
 from oar.analysis.reports.signals import score_table, write_signals
@@ -69,9 +70,14 @@ def write_gradient_page(table: pd.DataFrame, provenance: dict[str, Any], folder:
     write_gradient_signal(provenance["gradients"], table, folder, provenance)
 
 
+def write_omissions_page(table: pd.DataFrame, provenance: dict[str, Any], folder: Path) -> None:
+    write_omissions(table, folder, provenance)
+
+
 WRITERS: dict[str, Write] = {
     **{name: write_signal_page(name) for name in ("recall", *pictures.PANELS)},
     "fidelity": write_fidelity_page,
+    "omissions": write_omissions_page,
     "gradient_signal": write_gradient_page,
     "sheet_gradients": write_gradient_page,
 }
