@@ -131,7 +131,7 @@ def answered(
     """The groups in which the policy answers the right reasoning rightly, and their completions, group by group."""
     source = build("data.source", settings.data.source, settings.allow_targets)
     vocabulary = task.tokenizer.get_vocab()
-    digits = {vocabulary[str(digit)] for digit in range(1, 9)}  # all that a sheet has
+    digits = {vocabulary[digit] for digit in "12345678" if digit in vocabulary}  # all that a sheet has
     marker, begun = task.encode_marker(None), []
     for problem in source.problems(cfg.seed, 0, cfg.problems):
         ids = task.encode_solution(problem)
@@ -139,6 +139,11 @@ def answered(
         found = edits(ids, task.step_starts(ids), digits, rng)
         if len(found) == len(EDITS):
             begun.append((problem, {"": Edited(tuple(ids), len(ids)), **found}))
+    if not begun:
+        raise DataError(
+            f"Reference solutions must have two steps or more, and a number whose digits are tokens of their own, but none of "
+            f"{cfg.problems} has: choose another task or model."
+        )
     asked = [
         Rollout(
             tuple(task.encode_prompt(problem)), (*one.ids, *marker), (0.0,) * (len(one.ids) + len(marker)), 0, "length"
@@ -164,7 +169,7 @@ def answered(
         for place in kept
     ]
     if not groups:
-        raise DataError("The policy must answer right reasoning rightly, but never does: teach it longer.")
+        raise DataError("The policy must answer right reasoning rightly, but never does: train or teach it longer.")
     return groups, collate_groups([graded[place] for place in kept], task, model.device)
 
 

@@ -1,8 +1,10 @@
 """Edits of right reasoning, the blame of their tokens, and both on a real model whose rewards are known by hand."""
 
+from pathlib import Path
 from random import Random
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hydra import initialize_config_dir
@@ -12,6 +14,7 @@ from rich.progress import Progress
 
 from experiments.omissions.__main__ import OmissionsConfig, blame, measured, planned
 from experiments.omissions.edits import NO_STEP, NO_VALUE, TWICE, WRONG_VALUE, edits
+from oar.common.errors import DataError
 from oar.config import validated
 from oar.tasks.embedded.teaching import build_model
 from oar.tasks.sheets.teaching import SheetTeaching
@@ -66,31 +69,34 @@ def test_blame_by_hand() -> None:
     assert found.iloc[2].isna().all()
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory):
-    """Of a model that was taught nothing: a sheet's share of right entries does not ask what stands behind the marker."""
-    folder, tokenizer = tmp_path_factory.mktemp("model"), build_tokenizer()
+def of_sheets(sheet: str, folder: Path) -> pd.DataFrame:
+    """Measured on a model that was taught nothing: the share of right entries does not ask what stands behind the marker."""
+    tokenizer = build_tokenizer()
     build_model(SheetTeaching(hidden_size=32, num_layers=1), tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     sheets = [
         "'profile=sheets'",
-        "'data.source.sheet={reward:share,answer:checksum,entries:4}'",
+        f"'data.source.sheet={sheet}'",
         f"'model.path={folder}'",
         "'model.teach=null'",
         "'rollout.max_new_tokens=1'",
     ]
     arms = "{grpo:['method=grpo'],oar_s_advantage:['method=oar_s_advantage']}"
-    overrides = [
-        "problems=6",
-        "continuations=2",
-        "~arms",
-        f"+arms={arms}",
-        "~conditions",
-        f"+conditions={{share:[{','.join(sheets)}]}}",
-    ]
+    conditions = f"+conditions={{share:[{','.join(sheets)}]}}"
+    overrides = ["problems=6", "continuations=2", "~arms", f"+arms={arms}", "~conditions", conditions]
     cfg = validated(composed(*overrides, name="omissions"), OmissionsConfig)
     with initialize_config_dir(str(CONF), version_base=None), Progress(disable=True) as progress:
         return measured(cfg, "share", planned(cfg, cfg.conditions["share"]), progress)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    return of_sheets("{reward:share,answer:checksum,entries:4}", tmp_path_factory.mktemp("model"))
+
+
+def test_a_task_without_such_solutions_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="must have two steps or more"):
+        of_sheets("{reward:share,answer:checksum,entries:1,asked:1}", tmp_path)
 
 
 def value(table, split: str, signal: str, metric: str, column: str = "value") -> float:
