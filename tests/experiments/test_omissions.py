@@ -11,12 +11,14 @@ from hydra import initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.progress import Progress
+from transformers import PreTrainedModel
 
 from experiments.omissions.__main__ import OmissionsConfig, blame, measured, planned
 from experiments.omissions.edits import NO_STEP, NO_VALUE, TWICE, WRONG_VALUE, edits
 from oar.common.errors import DataError
 from oar.config import validated
-from oar.tasks.embedded.teaching import build_model
+from oar.tasks.embedded.teaching import build_model, teach
+from oar.tasks.sheets import Sheet
 from oar.tasks.sheets.teaching import SheetTeaching
 from oar.tasks.sheets.tokenizer import build_tokenizer
 from tests.config.test_config import CONF, composed
@@ -69,17 +71,20 @@ def test_blame_by_hand() -> None:
     assert found.iloc[2].isna().all()
 
 
-def of_sheets(sheet: str, folder: Path) -> pd.DataFrame:
-    """Measured on a model that was taught nothing: the share of right entries does not ask what stands behind the marker."""
+UNTAUGHT = SheetTeaching(hidden_size=32, num_layers=1)
+
+
+def of_sheets(sheet: str, folder: Path, model: PreTrainedModel | None = None, tokens: int = 1) -> pd.DataFrame:
+    """Measured on the model, or on one that was taught nothing: a share of right entries does not ask what the answer is."""
     tokenizer = build_tokenizer()
-    build_model(SheetTeaching(hidden_size=32, num_layers=1), tokenizer).save_pretrained(folder)
+    (build_model(UNTAUGHT, tokenizer) if model is None else model).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     sheets = [
         "'profile=sheets'",
         f"'data.source.sheet={sheet}'",
         f"'model.path={folder}'",
         "'model.teach=null'",
-        "'rollout.max_new_tokens=1'",
+        f"'rollout.max_new_tokens={tokens}'",
     ]
     arms = "{grpo:['method=grpo'],oar_s_advantage:['method=oar_s_advantage']}"
     conditions = f"+conditions={{share:[{','.join(sheets)}]}}"
@@ -109,6 +114,17 @@ def test_a_mistake_costs_one_entry_of_four(table) -> None:
         # Now and then it writes nothing behind the marker, which earns nothing.
         assert value(table, edit, "continuations", "reward", "high") == 0.75
     assert TWICE not in set(table["split"])  # an entry that stands there twice is right twice
+
+
+def test_the_cost_is_what_the_policy_loses_at_the_place(tmp_path: Path) -> None:
+    """A policy that is sure of its three right entries loses one of them, and more where the mistake confuses it."""
+    sheet = Sheet(entries=3, keys=8, asked=1, reward="share")
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "batch_size": 32, "max_new_tokens": 16}
+    steps = {"max_steps": 120, "first_check_step": 120, "target_accuracy": 0.0, "check_problems": 8}
+    taught = teach(SheetTeaching(**small, **steps, known=1.0, sheet=sheet), lambda _: None)
+    table = of_sheets("{reward:share,answer:one,entries:3,keys:8,asked:1}", tmp_path, taught.model, tokens=16)
+    for edit in (WRONG_VALUE, NO_VALUE):
+        assert value(table, edit, "continuations", "cost") >= 0.3
 
 
 def test_grpo_spreads_the_blame_over_all_tokens(table) -> None:
