@@ -18,6 +18,7 @@ from experiments.bench_importance.page import draw_bench
 from experiments.bench_learner.page import draw as draw_bench_learner
 from experiments.fidelity.page import draw_fidelity
 from experiments.gradient_signal.page import judge_gradients
+from experiments.omissions import page as omissions
 from experiments.recall import page as recall
 from experiments.signals import pictures as signals
 from experiments.stability.reanalysis import judge_sweep
@@ -107,6 +108,7 @@ def pictures() -> dict[str, Pictures]:
             )
         },
         "bench_importance": {"bench_importance.png": partial(draw_bench, faithful=bench.faithful)},
+        "omissions": {omissions.PICTURE: omissions.draw_shares},
         "bench_learner": {"bench_learner.png": draw_bench_learner},
         "smollm2": {"smollm2.png": draw_survives},
     }
