@@ -63,10 +63,9 @@ class OmissionsConfig:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A problem with its right completion and the edited ones, by name of the edit, each with where its reasoning departs."""
+    """A problem with its edited completions, by name of the edit, each with where its reasoning departs."""
 
     problem: Problem
-    right: Rollout
     wrong: Mapping[str, tuple[Rollout, int]]
 
 
@@ -160,7 +159,6 @@ def answered(
     groups = [
         Group(
             begun[place][0],
-            of_groups[place][0],
             {
                 name: (rollout, begun[place][1][name].place)
                 for name, rollout in zip(EDITS, of_groups[place][1:], strict=True)
