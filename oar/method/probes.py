@@ -195,6 +195,17 @@ class GoldProbe(_Drop):
         return _log_likelihood(logits, read_mask, read_ids)
 
 
+class GoldTokensProbe(GoldProbe):
+    """How many tokens of the right answer are right, were each one drawn behind the right ones before it: between 0 and all.
+
+    The likelihood of the whole has no floor: where reasoning has lost its form, every token moves it by many nats.
+    """
+
+    def outcome(self, logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
+        """The sum of the tokens' probabilities, (R,), in tokens."""
+        return _chosen(logits, read_ids).exp().masked_fill(~read_mask, 0.0).sum(dim=1)
+
+
 class ReferenceProbe(_Move):
     """`reference`: the mean log-likelihood of a reference response behind the reasoning and a conclude text; no answer needed."""
 
@@ -277,8 +288,12 @@ def make_probe(
 
 def _log_likelihood(logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
     """(R,) in nats, of the tokens under the mask together."""
-    chosen = logits.log_softmax(dim=-1).gather(2, read_ids[:, :, None])[:, :, 0]
-    return chosen.masked_fill(~read_mask, 0.0).sum(dim=1)
+    return _chosen(logits, read_ids).masked_fill(~read_mask, 0.0).sum(dim=1)
+
+
+def _chosen(logits: Tensor, read_ids: Tensor) -> Tensor:
+    """Log-probabilities (R, K) of the tokens that are read, from logits (R, K, V)."""
+    return logits.log_softmax(dim=-1).gather(2, read_ids[:, :, None])[:, :, 0]
 
 
 def _read_behind(

@@ -45,11 +45,12 @@ class AttentionGradientDrop:
     """s_t = -sum over layers l and later positions i of effect(l, i, t): the fall of log p(right answer), in one backward."""
 
     max_tokens_per_forward: int = 2048
+    bounded: bool = False
     reads_gold: ClassVar[bool] = True
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
-        """(B, T) in nats."""
-        return -_over_places(towards_gold(inputs), self.max_tokens_per_forward, power=1)
+        """(B, T) in nats, or in tokens."""
+        return -_over_places(towards_gold(inputs, self.bounded), self.max_tokens_per_forward, power=1)
 
 
 def _over_places(inputs: CreditInputs, max_tokens: int, *, power: int) -> Tensor:

@@ -3,6 +3,9 @@
 s_t = log p(gold | clean) - log p(gold | t changed), gold the right answer behind the completion's own reasoning and marker. A
 token with s_t > 0 made the right answer likelier, one with s_t < 0 less likely. Importance as the paper has it, KL(P || P^(t)),
 cannot tell these two apart, so a wrong completion's good steps are blamed as much as its mistake.
+
+A signal that is `bounded` has in place of log p how many tokens of the right answer are expected to be right: the sum of their
+probabilities.
 """
 
 from dataclasses import dataclass, replace
@@ -15,11 +18,11 @@ from oar.common.errors import ConfigError, DataError
 from oar.method.importance.base import CreditInputs
 from oar.method.importance.clean import clean_passes, outcome_gradients
 from oar.method.importance.perturbation import PerturbationImportance
-from oar.method.probes import GoldProbe
+from oar.method.probes import GoldProbe, GoldTokensProbe
 
 
 class SignedSignal(Protocol):
-    """s_t in nats; needs the right answer, and an answer span of every completion."""
+    """s_t in nats, or in tokens; needs the right answer, and an answer span of every completion."""
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
         """(B, T) in float32, 0 outside the reasoning mask."""
@@ -31,11 +34,12 @@ class CounterfactualDrop:
     """s_t by counterfactuals, as `of` runs them: exact, or by a window and routes (its budget does not apply)."""
 
     of: PerturbationImportance
+    bounded: bool = False
     reads_gold: ClassVar[bool] = True
 
     def __call__(self, inputs: CreditInputs) -> Tensor:
-        """(B, T) in nats."""
-        return self.of.measure(towards_gold(inputs), inputs.batch.reasoning_mask)
+        """(B, T) in nats, or in tokens."""
+        return self.of.measure(towards_gold(inputs, self.bounded), inputs.batch.reasoning_mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,10 @@ class SignedAdvantages:
         return advantages
 
 
-def towards_gold(inputs: CreditInputs) -> CreditInputs:
-    """The same completions under the probe of the right answer. Raises DataError where a problem's is not known."""
+def towards_gold(inputs: CreditInputs, bounded: bool = False) -> CreditInputs:
+    """The same completions under a probe of the right answer. Raises DataError where a problem's is not known."""
     if not inputs.batch.gold_mask.any(dim=1).all():
         raise DataError(
             "Signed credit needs the right answer of every problem in tokens, but one has none: choose another method."
         )
-    return replace(inputs, probe=GoldProbe())
+    return replace(inputs, probe=GoldTokensProbe() if bounded else GoldProbe())
