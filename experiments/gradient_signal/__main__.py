@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from experiments.gradient_signal.cosines import FACT, TARGET, signal_table, with_best_weights
 from experiments.gradient_signal.foretold import steps_of
 from experiments.gradient_signal.page import TOLD, write_gradient_signal
-from experiments.shared.credited import credited
+from experiments.shared.credited import credited, planned_arms
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import completion_advantages, score_batch
 from oar.command_line.entry import entry
@@ -35,7 +35,6 @@ from oar.common.provenance import ROOT, code_hash, collect_provenance, files_has
 from oar.common.seeding import derive_seed
 from oar.config import LearnerConfig, TrainConfig, build, validated
 from oar.config.checks import AtLeast, Positive, require
-from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, collate_groups, grade_groups
 from oar.learner.credit import Credited, given_credit
@@ -108,11 +107,7 @@ def main(config: DictConfig) -> None:
 
 def planned(cfg: GradientSignalConfig, overrides: list[str]) -> dict[str, TrainConfig]:
     """conf/train of every arm under a condition, validated."""
-    found = {}
-    for name, own in cfg.arms.items():
-        found[name] = composed_run([*cfg.overrides, *overrides, *own, f"seed={cfg.seed}"])
-        build("method.estimator", found[name].method.estimator, found[name].allow_targets)
-    return found
+    return planned_arms(cfg.arms, [*cfg.overrides, *overrides, f"seed={cfg.seed}"])
 
 
 def measured(cfg: GradientSignalConfig, name: str, arms: Mapping[str, TrainConfig], progress: Progress) -> pd.DataFrame:

@@ -22,8 +22,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.omissions.edits import EDITS, Edited, edits
-from experiments.omissions.page import BLAMED, COST, NET, REWARD, SHARE, TRUTH, write_omissions
-from experiments.shared.credited import credited
+from experiments.omissions.page import BLAMED, COST, REWARD, SHARE, SUM_BELOW, TOKEN_BELOW, TRUTH, write_omissions
+from experiments.shared.credited import credited, planned_arms
 from oar.analysis.signals.draw import continued
 from oar.analysis.signals.examine import score_batch
 from oar.analysis.signals.recall import COLUMNS, split_averages
@@ -34,7 +34,6 @@ from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.common.seeding import derive_seed
 from oar.config import TrainConfig, build, validated
 from oar.config.checks import AtLeast, Positive
-from oar.config.composed import composed_run
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, collate_groups, grade_groups
 from oar.model.load import load_policy, load_tokenizer
@@ -87,12 +86,8 @@ def main(config: DictConfig) -> None:
 
 def planned(cfg: OmissionsConfig, overrides: Sequence[str]) -> dict[str, TrainConfig]:
     """conf/train of every arm under a condition, validated; a group is the right completion and its edits."""
-    found = {}
     group = [f"learner.num_generations={GROUP}", f"learner.batch_size={GROUP}"]
-    for name, own in cfg.arms.items():
-        found[name] = composed_run([*cfg.overrides, *overrides, *own, *group, f"seed={cfg.seed}"])
-        build("method.estimator", found[name].method.estimator, found[name].allow_targets)
-    return found
+    return planned_arms(cfg.arms, [*cfg.overrides, *overrides, *group, f"seed={cfg.seed}"])
 
 
 def measured(cfg: OmissionsConfig, name: str, arms: Mapping[str, TrainConfig], progress: Progress) -> pd.DataFrame:
@@ -196,22 +191,25 @@ def places_of(groups: Sequence[Group]) -> list[int | None]:
 
 
 def blame(advantages: Tensor, reasoning: Tensor, places: Sequence[int | None]) -> pd.DataFrame:
-    """Of token advantages (B, T) a row per completion; NaN for one that departs nowhere.
+    """Of token advantages (B, T) a row per completion; NaN for a right one, which departs nowhere and stands before its edits.
 
     blamed: whether the token at the place has a negative one; share_of_blame: how much of all that is negative in the reasoning
-    lies there; pushed_down: whether the reasoning's advantages sum to less than 0.
+    lies there; token_below_right: whether it has less than the right one's token there, which stands behind the same tokens;
+    sum_below_right: whether the reasoning's advantages sum to less than the right one's.
     """
-    rows = []
+    rows, right, right_sum = [], advantages[0], 0.0
     for own, mask, place in zip(advantages.cpu(), reasoning.cpu(), places, strict=True):
         if place is None:
-            rows.append({BLAMED: np.nan, SHARE: np.nan, NET: np.nan})
+            right, right_sum = own, float(own[mask].sum())
+            rows.append(dict.fromkeys((BLAMED, SHARE, TOKEN_BELOW, SUM_BELOW), np.nan))
             continue
         negative = -own[mask].clamp(max=0).sum()
         rows.append(
             {
                 BLAMED: float(own[place] < 0),
                 SHARE: float(-own[place].clamp(max=0) / negative) if negative > 0 else 0.0,
-                NET: float(own[mask].sum() < 0),
+                TOKEN_BELOW: float(own[place] < right[place]),
+                SUM_BELOW: float(own[mask].sum() < right_sum),
             }
         )
     return pd.DataFrame(rows)

@@ -17,7 +17,8 @@ TEMPLATE = Path(__file__).with_name("page.md.j2")
 TABLE, PICTURE = "omissions.csv", "omissions.png"
 TRUTH = "continuations"
 COST, REWARD = "cost", "reward"  # of the truth
-BLAMED, SHARE, NET = "blamed", "share_of_blame", "pushed_down"  # of every arm
+BLAMED, SHARE = "blamed", "share_of_blame"  # of every arm, as the two below
+TOKEN_BELOW, SUM_BELOW = "token_below_right", "sum_below_right"
 
 
 def write_omissions(table: pd.DataFrame, folder: Path, provenance: Mapping[str, Any]) -> Path:

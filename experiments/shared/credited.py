@@ -1,4 +1,6 @@
-"""The credit that a method gives to completions that are there, as a training step would give it."""
+"""The credit that methods give to completions that are there, as a training step would give it."""
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from transformers import PreTrainedModel
@@ -6,11 +8,21 @@ from transformers import PreTrainedModel
 from oar.analysis.signals.examine import completion_advantages
 from oar.common.clock import Clock
 from oar.config import TrainConfig, build
+from oar.config.composed import composed_run
 from oar.learner.collect import GradedBatch
 from oar.learner.credit import Credited, StepCredit, credit_assigner
 from oar.method.forward.logprobs import Scores
 from oar.model.load import load_scorer
 from oar.tasks.task import Task
+
+
+def planned_arms(arms: Mapping[str, Sequence[str]], overrides: Sequence[str]) -> dict[str, TrainConfig]:
+    """conf/train of every arm, by name its own overrides behind the common ones, validated. Raises ConfigError."""
+    found = {}
+    for name, own in arms.items():
+        found[name] = composed_run([*overrides, *own])
+        build("method.estimator", found[name].method.estimator, found[name].allow_targets)
+    return found
 
 
 def credited(

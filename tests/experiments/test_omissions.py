@@ -63,12 +63,14 @@ def test_every_edit_departs_at_its_place(entries: list[tuple[int, int]], seed: i
 
 
 def test_blame_by_hand() -> None:
-    advantages = torch.tensor([[1.0, -3.0, -1.0, 9.0], [2.0, 1.0, 0.0, -9.0], [5.0, -1.0, 0.0, 0.0]])
-    reasoning = torch.tensor([[True, True, True, False]] * 3)
-    found = blame(advantages, reasoning, [1, 0, None])
-    assert found.iloc[0].tolist() == [1.0, 0.75, 1.0]  # 3 of 4, and 1 - 3 - 1 < 0
-    assert found.iloc[1].tolist() == [0.0, 0.0, 0.0]  # what is outside the reasoning does not count
-    assert found.iloc[2].isna().all()
+    right, other = [1.0, 2.0, -1.0, 9.0], [0.0, 0.0, 0.0, 0.0]
+    advantages = torch.tensor([right, [1.0, -3.0, -1.0, 9.0], [2.0, 1.0, 0.0, -9.0], other, [1.0, 0.0, 0.0, 0.0]])
+    reasoning = torch.tensor([[True, True, True, False]] * 5)
+    found = blame(advantages, reasoning, [None, 1, 0, None, 0])
+    assert found.iloc[[0, 3]].isna().all(axis=None)
+    assert found.iloc[1].tolist() == [1.0, 0.75, 1.0, 1.0]  # 3 of 4; -3 < 2; 1 - 3 - 1 < 1 + 2 - 1
+    assert found.iloc[2].tolist() == [0.0, 0.0, 0.0, 0.0]  # 2 > 1, 3 > 2: what is outside the reasoning does not count
+    assert found.iloc[4].tolist() == [0.0, 0.0, 0.0, 0.0]  # of the right one that stands before it: 1 > 0
 
 
 UNTAUGHT = SheetTeaching(hidden_size=32, num_layers=1)
@@ -130,6 +132,6 @@ def test_the_cost_is_what_the_policy_loses_at_the_place(tmp_path: Path) -> None:
 def test_grpo_spreads_the_blame_over_all_tokens(table) -> None:
     for edit, tokens in ((WRONG_VALUE, 8), (NO_VALUE, 7), (NO_STEP, 6)):
         blamed = value(table, edit, "grpo", "blamed")  # not where another completion of the group earned nothing at all
-        assert 0.5 < blamed == value(table, edit, "grpo", "pushed_down")
+        assert 0.5 < blamed == value(table, edit, "grpo", "token_below_right")
         assert np.isclose(value(table, edit, "grpo", "share_of_blame"), blamed / tokens)
         assert 0 <= value(table, edit, "oar_s_advantage", "share_of_blame") <= 1
