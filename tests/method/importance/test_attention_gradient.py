@@ -89,6 +89,19 @@ def test_the_drop_equals_the_derivative_of_removing_it_everywhere_at_once():
             assert float(found[row, t]) == pytest.approx(-derivative, rel=2e-2, abs=1e-4)
 
 
+def test_a_bounded_drop_of_one_token_is_its_probability_times_that_in_nats():
+    """Since dp = p d(log p)."""
+    model, batch = tiny_model(1).double(), random_batch(3, rows=2, longest=4)
+    batch = replace(batch, gold_ids=torch.tensor([[7], [9]]), gold_mask=torch.ones(2, 1, dtype=torch.bool))
+    inputs = credit_inputs(batch, PROBES["as_mean"], model=model)
+    nats, tokens = AttentionGradientDrop()(inputs), AttentionGradientDrop(bounded=True)(inputs)
+    for row, answer in enumerate((7, 9)):
+        own = Completion(model, batch, row, "as_joint")
+        before = torch.tensor([own.ids[: len(own.ids) - len(own.answer)]])
+        probability = model(before).logits[0, -1].softmax(-1)[answer]
+        torch.testing.assert_close(tokens[row], nats[row] * float(probability), atol=1e-7, rtol=1e-3)
+
+
 @pytest.mark.parametrize("estimator", [AttentionGradientImportance, AttentionGradientDrop])
 def test_chunks_sharing_and_checkpoints_do_not_matter(estimator):
     """Neither do blocks of queries, other rows, their padding and their prompt, nor layers that are run again."""

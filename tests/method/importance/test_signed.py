@@ -1,5 +1,7 @@
 """OAR with a sign, against plain forwards of the whole model, one counterfactual after another."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from tests.method.importance.test_hand_built import ANSWER, COUNTED, completions
 from tests.models import MARKER, PAD, credit_inputs, tiny_model
 
 EXACT = CounterfactualDrop(PerturbationImportance(max_tokens_per_forward=64))
+BOUNDED = replace(EXACT, bounded=True)
 # prompt, reasoning, answer, gold: right to the letter, wrong, shorter than the right one, and longer.
 ROWS = [
     ([2, 10, 11], [20, 21, 22, 23], [30, 31], [30, 31]),
@@ -43,14 +46,15 @@ def inputs(advantages: Tensor | None = None, *, keep_graph: bool = False, golds:
     return CreditInputs(given.model, given.batch, given.probe, given.scores, given.seeds, {}, advantages)
 
 
-def log_p(model: torch.nn.Module, before: Tensor, gold: list[int]) -> Tensor:
-    """log p(gold) behind input embeddings (L, H)."""
+def likelihood(model: torch.nn.Module, before: Tensor, gold: list[int], bounded: bool) -> Tensor:
+    """log p(gold) behind input embeddings (L, H), or the probabilities of its tokens added up."""
     embedded = torch.cat([before, model.get_input_embeddings()(torch.tensor(gold))])[None]
     logits = model(inputs_embeds=embedded).logits[0, len(before) - 1 : -1]
-    return logits.log_softmax(dim=-1)[range(len(gold)), gold].sum()
+    chosen = logits.softmax(dim=-1)[range(len(gold)), gold]
+    return chosen.sum() if bounded else chosen.log().sum()
 
 
-def plain(slope: bool) -> Tensor:
+def plain(slope: bool = False, bounded: bool = False) -> Tensor:
     """s_t (B, T) by whole forwards; or to first order, by autograd along the way from the pad embedding to the token's."""
     model = tiny_model()
     embed, found = model.get_input_embeddings(), torch.zeros(len(ROWS), 10)
@@ -61,20 +65,34 @@ def plain(slope: bool) -> Tensor:
             changed[len(prompt) + at] = embed(torch.tensor(PAD)).detach()
             if slope:
                 step = torch.zeros((), requires_grad=True)
-                (found[row, at],) = torch.autograd.grad(log_p(model, clean + step * (clean - changed), gold), step)
+                (found[row, at],) = torch.autograd.grad(
+                    likelihood(model, clean + step * (clean - changed), gold, bounded), step
+                )
             else:
                 with torch.no_grad():
-                    found[row, at] = log_p(model, clean, gold) - log_p(model, changed, gold)
+                    own, other = (likelihood(model, one, gold, bounded) for one in (clean, changed))
+                    found[row, at] = own - other
     return found
 
 
 @pytest.mark.parametrize("keep_graph", [False, True], ids=["a forward of its own", "the update's forward at hand"])
 def test_counterfactuals_and_slope_are_those_of_plain_forwards(keep_graph: bool) -> None:
     given = inputs(keep_graph=keep_graph)
-    for signal, expected in ((EXACT, plain(slope=False)), (GradientDrop(), plain(slope=True))):
+    for signal, expected in ((EXACT, plain()), (GradientDrop(), plain(slope=True)), (BOUNDED, plain(bounded=True))):
         torch.testing.assert_close(signal(given), expected, atol=2e-5, rtol=1e-4)
-    assert (plain(slope=False) < -1e-3).any()
-    assert (plain(slope=False) > 1e-3).any()
+    assert (plain() < -1e-3).any()
+    assert (plain() > 1e-3).any()
+
+
+def test_a_bounded_drop_does_not_grow_where_nothing_is_likely() -> None:
+    """Logits that are many times as large: nats grow with them, and tokens of the answer are at most as many as it has."""
+    model = tiny_model()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(200)
+    given = credit_inputs(batch(), AnswerMeanProbe(), model=model)
+    longest = torch.tensor([[len(gold)] for *_, gold in ROWS])
+    assert (EXACT(given).abs() > longest).any()
+    assert (BOUNDED(given).abs() <= longest).all()
 
 
 def test_a_token_that_speaks_for_a_wrong_answer_harms_the_right_one() -> None:
