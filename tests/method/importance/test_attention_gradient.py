@@ -99,7 +99,7 @@ def test_a_bounded_drop_of_one_token_is_its_probability_times_that_in_nats():
         own = Completion(model, batch, row, "as_joint")
         before = torch.tensor([own.ids[: len(own.ids) - len(own.answer)]])
         probability = model(before).logits[0, -1].softmax(-1)[answer]
-        torch.testing.assert_close(tokens[row], nats[row] * float(probability), atol=1e-7, rtol=1e-3)
+        torch.testing.assert_close(tokens[row], nats[row] * float(probability.detach()), atol=1e-7, rtol=1e-3)
 
 
 @pytest.mark.parametrize("estimator", [AttentionGradientImportance, AttentionGradientDrop])
