@@ -108,7 +108,7 @@ def pictures() -> dict[str, Pictures]:
             )
         },
         "bench_importance": {"bench_importance.png": partial(draw_bench, faithful=bench.faithful)},
-        "omissions": {omissions.PICTURE: omissions.draw_shares},
+        "omissions": {omissions.PICTURE: omissions.draw_mistakes},
         "bench_learner": {"bench_learner.png": draw_bench_learner},
         "smollm2": {"smollm2.png": draw_survives},
     }

@@ -19,6 +19,7 @@ TRUTH = "continuations"
 COST, REWARD = "cost", "reward"  # of the truth
 BLAMED, SHARE = "blamed", "share_of_blame"  # of every arm, as the two below
 TOKEN_BELOW, SUM_BELOW = "token_below_right", "sum_below_right"
+DRAWN = {TOKEN_BELOW: "below the right token", SHARE: "share of the blame"}
 
 
 def write_omissions(table: pd.DataFrame, folder: Path, provenance: Mapping[str, Any]) -> Path:
@@ -27,7 +28,7 @@ def write_omissions(table: pd.DataFrame, folder: Path, provenance: Mapping[str, 
     table: COLUMNS and `condition`; of the provenance `omissions` is what the template names.
     """
     write_csv(table, folder / TABLE)
-    draw_shares(table, folder / PICTURE)
+    draw_mistakes(table, folder / PICTURE)
     return write_page(
         folder / "omissions.md",
         TEMPLATE,
@@ -40,12 +41,17 @@ def write_omissions(table: pd.DataFrame, folder: Path, provenance: Mapping[str, 
     )
 
 
-def draw_shares(table: pd.DataFrame, path: Path) -> None:
-    """A panel per condition, a line per arm, a mark per edit: how much of the blame lies on the mistake."""
-    shares = table[table["metric"] == SHARE]
-    shares = shares.assign(line=shares["signal"].map(label), series=shares["split"])
+def draw_mistakes(table: pd.DataFrame, path: Path) -> None:
+    """A row per condition, a line per arm, a mark per edit: how often it has less than the right token, and its blame."""
+    rows = {
+        f"{condition}: {heading}": own[own["metric"] == metric].assign(
+            line=own["signal"].map(label), series=own["split"]
+        )
+        for condition, own in by_condition(table[table["signal"] != TRUTH]).items()
+        for metric, heading in DRAWN.items()
+    }
     draw_dots(
-        by_condition(shares),
+        rows,
         path,
         looks=numbered(list(EDITS)),
         columns=2,
