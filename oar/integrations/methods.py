@@ -94,6 +94,7 @@ def estimator_named(method: str, counterfactual: str, draws: int = 1) -> CreditS
         "oar_s_gradient": SignMatchedImportance(GradientDrop()),
         "oar_s_attention": SignMatchedImportance(AttentionGradientDrop()),
         "oar_s_advantage": SignedAdvantages(drop),
+        "oar_s_outcome": SignedAdvantages(replace(drop, bounded=True), outcome=1.0),
         "grail": GrailWeights(),
         "shear": ShearWeights(),
         "entropy_mask": HighEntropyWeights(),

@@ -76,7 +76,10 @@ def assert_equal_to_rounding(ours: Tensor, learners: Tensor, made: Any) -> None:
             ([f"method={name}"], {"method": name})
             for name in ("oar_s", "oar_s_routes", "oar_s_gradient", "oar_s_attention")
         ),
-        *(([f"method={name}"], {"method": name}) for name in ("oar_s_advantage", "token_baseline", "rlsd")),
+        *(
+            ([f"method={name}"], {"method": name})
+            for name in ("oar_s_advantage", "oar_s_outcome", "token_baseline", "rlsd")
+        ),
         (["method=entropy", "gating.beta=1"], {"method": "entropy", "gating_beta": 1.0}),
         (["method=random", "gating.floor=0.3"], {"method": "random", "gating_floor": 0.3}),
         (["method=shuffled", "counterfactual=knockout"], {"method": "shuffled", "counterfactual": "knockout"}),

@@ -71,6 +71,7 @@ LOOKS = {
     "oar_s_gradient": Look("OAR-S gradient", PINK, "^"),
     "oar_s_attention": Look("OAR-S attention", PINK, "<"),
     "oar_s_advantage": Look("OAR-S advantage", PINK, "D"),
+    "oar_s_outcome": Look("OAR-S outcome", PINK, "*"),
     "surprisal": Look("surprisal", BLACK, "*"),
     "uniform": Look("uniform (chance)", GREY, "o"),
     "best_by_class": Look("best by class", GREY, "*"),
