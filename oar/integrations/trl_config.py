@@ -25,7 +25,8 @@ class OARGRPOConfig(GRPOConfig):
         metadata={
             "help": "Which signal says what a token is worth: grpo, oar_p, oar_p_routes, oar_p_window, oar_p_budget, oar_g, "
             "oar_gn, oar_ga, oar_s, oar_s_routes, oar_s_gradient, oar_s_attention, oar_s_advantage, oar_s_outcome, grail, shear, "
-            "entropy_mask, entropy_advantage, token_baseline, rlsd, or the controls entropy, random, position, shuffled, inverted."
+            "entropy_mask, entropy_advantage, token_baseline, rlsd, "
+            "or the controls entropy, random, position, shuffled, inverted."
         },
     )
     marker: str = field(
