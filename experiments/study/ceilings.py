@@ -41,6 +41,7 @@ CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
 STANDING, REWARDS = "standing.png", "rewards.png"
 AUC = "causal_auc"  # of a run: what its credit found
+ENOUGH_SEEDS = 3  # of an arm that is called the best
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
 
@@ -249,21 +250,26 @@ def fastest(
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """By condition the rows of the reference, the best practical method and the ceiling; None where no such arm was run.
 
-    Which these are, the medians over all of an arm's seeds say; their rows are of the seeds that all three were run under (of
-    their own where there are none): seeds are more and less lucky.
+    Which these are, the medians over all of an arm's seeds say, of arms with ENOUGH_SEEDS or the most that one has; their rows
+    are of the seeds that all three were run under (of their own where there are none): seeds are more and less lucky.
     """
     found: dict[str, dict[str, dict[str, Any] | None]] = {}
     summary, at_best = summarised(costs, kinds, reference), costs[at_best_rate(costs, costs)]
     for condition, own in summary[summary["best"]].groupby("condition", sort=False):
         practical = (own["kind"] == METHOD) & (own["arm"] != reference)
         sides = {reference: own["arm"] == reference, "practical": practical, "ceiling": own["kind"] == ORACLE}
-        first = {name: records(own[chosen].nsmallest(1, "steps")) for name, chosen in sides.items()}
+        first = {name: records(_of_enough(own[chosen]).nsmallest(1, "steps")) for name, chosen in sides.items()}
         arms = [rows[0]["arm"] for rows in first.values() if rows]
         runs = at_best[(at_best["condition"] == condition) & at_best["arm"].isin(arms)]
         shared = runs[runs.groupby("seed")["arm"].transform("size") == len(arms)]
         rows = {row["arm"]: row for row in records(summarised(shared if len(shared) else runs, kinds, reference))}
         found[str(condition)] = {name: rows[one[0]["arm"]] if one else None for name, one in first.items()}
     return found
+
+
+def _of_enough(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of ENOUGH_SEEDS, or of the most seeds that a row has: two lucky ones must not stand before five."""
+    return rows[rows["seeds"] >= min(ENOUGH_SEEDS, rows["seeds"].max())] if len(rows) else rows
 
 
 def regimes(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> dict[str, dict[str, Any]]:

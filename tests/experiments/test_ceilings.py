@@ -232,6 +232,29 @@ def test_a_line_is_of_the_seeds_that_its_arms_share() -> None:
     }
 
 
+def test_two_lucky_seeds_do_not_stand_before_three() -> None:
+    rows = [
+        ("one", arm, 1e-3, seed, True, of, 0, 0.0)
+        for arm, by_seed in {
+            "grpo": [90, 80, 70],
+            "oar_p": [40, 50, 60],
+            "oar_g": [20, 20],
+            "oracle_causal": [10],
+        }.items()
+        for seed, of in enumerate(by_seed)
+    ]
+    kinds = KINDS | {"oar_g": KINDS["oar_p"]}
+    found = fastest(costs_of(rows), kinds, "grpo")["one"]
+    assert {name: row["arm"] for name, row in found.items() if row is not None} == {
+        "grpo": "grpo",
+        "practical": "oar_p",
+        "ceiling": "oracle_causal",
+    }
+    found = fastest(costs_of([row for row in rows if row[3] < 2]), kinds, "grpo")["one"]
+    assert found["practical"] is not None
+    assert found["practical"]["arm"] == "oar_g"
+
+
 def test_what_commands_add_for_their_runs() -> None:
     plain = "python -m experiments.study experiment=ceilings 'only=[one]' 'arms_of.one=[grpo]' output_dir=a/b.c"
     longer = f"{plain} learner.steps=400"
