@@ -258,18 +258,18 @@ def fastest(
     for condition, own in summary[summary["best"]].groupby("condition", sort=False):
         practical = (own["kind"] == METHOD) & (own["arm"] != reference)
         sides = {reference: own["arm"] == reference, "practical": practical, "ceiling": own["kind"] == ORACLE}
-        first = {name: records(_of_enough(own[chosen]).nsmallest(1, "steps")) for name, chosen in sides.items()}
+        first = {}
+        for name, chosen in sides.items():
+            enough = (
+                own.loc[chosen, "seeds"].clip(upper=ENOUGH_SEEDS).max()
+            )  # two lucky seeds must not stand before five
+            first[name] = records(own[chosen & (own["seeds"] >= enough)].nsmallest(1, "steps"))
         arms = [rows[0]["arm"] for rows in first.values() if rows]
         runs = at_best[(at_best["condition"] == condition) & at_best["arm"].isin(arms)]
         shared = runs[runs.groupby("seed")["arm"].transform("size") == len(arms)]
         rows = {row["arm"]: row for row in records(summarised(shared if len(shared) else runs, kinds, reference))}
         found[str(condition)] = {name: rows[one[0]["arm"]] if one else None for name, one in first.items()}
     return found
-
-
-def _of_enough(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of ENOUGH_SEEDS, or of the most seeds that a row has: two lucky ones must not stand before five."""
-    return rows[rows["seeds"] >= min(ENOUGH_SEEDS, rows["seeds"].max())] if len(rows) else rows
 
 
 def regimes(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> dict[str, dict[str, Any]]:

@@ -198,7 +198,7 @@ class GoldProbe(_Drop):
 class GoldTokensProbe(GoldProbe):
     """How many tokens of the right answer are right, were each one drawn behind the right ones before it: between 0 and all.
 
-    The likelihood of the whole has no floor: where reasoning has lost its form, every token moves it by many nats.
+    The log-likelihood of the whole has no floor: where the answer has become unlikely, a token may move it by many nats.
     """
 
     def outcome(self, logits: Tensor, read_mask: Tensor, read_ids: Tensor) -> Tensor:
