@@ -28,15 +28,16 @@ from oar.analysis.signals.draw import continued
 from oar.analysis.signals.examine import score_batch
 from oar.analysis.signals.recall import COLUMNS, split_averages
 from oar.command_line.entry import entry
+from oar.common.cache import kept_path, kept_table
 from oar.common.errors import DataError
 from oar.common.progress import progress_bars, stage
-from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.common.provenance import ROOT, code_hash, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed
 from oar.config import TrainConfig, build, validated
 from oar.config.checks import AtLeast, Positive
 from oar.launch.start_model import model_folder
 from oar.learner.collect import GradedBatch, collate_groups, grade_groups
-from oar.model.load import load_policy, load_tokenizer
+from oar.model.load import load_policy, load_tokenizer, weight_files
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
 from oar.tasks.reward_terms import RewardTerms
@@ -57,6 +58,7 @@ class OmissionsConfig:
     arms: dict[str, list[str]]
     conditions: dict[str, list[str]]
     threads: Positive
+    work_dir: str
     output_dir: str
 
 
@@ -70,7 +72,7 @@ class Group:
 
 @entry
 def main(config: DictConfig) -> None:
-    """Validate everything, measure, write the page."""
+    """Validate everything, measure what is missing, write the page."""
     cfg = validated(config, OmissionsConfig)
     started, git = datetime.now(UTC), git_state(ROOT)
     plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
@@ -91,10 +93,24 @@ def planned(cfg: OmissionsConfig, overrides: Sequence[str]) -> dict[str, TrainCo
 
 
 def measured(cfg: OmissionsConfig, name: str, arms: Mapping[str, TrainConfig], progress: Progress) -> pd.DataFrame:
-    """COLUMNS under one condition, a split per edit. Raises DataError where no mistake costs the policy anything."""
-    settings = next(iter(arms.values()))
+    """What `measure` finds under a condition, computed once."""
     with stage(progress, f"{name}: model"):
-        folder = model_folder(settings.model, progress.console.print)
+        folder = model_folder(next(iter(arms.values())).model, progress.console.print)
+    made_of = {
+        "arms": {arm: own.identity() for arm, own in arms.items()},
+        "weights": files_hash(weight_files(folder)),
+        "study": [cfg.seed, cfg.problems, cfg.continuations, cfg.threads],
+        "code": code_hash(*(Path(__file__).with_name(name) for name in ("__main__.py", "edits.py"))),
+    }
+    file = kept_path(Path(cfg.work_dir) / "conditions", name, made_of, ".parquet")
+    return kept_table(file, lambda: measure(cfg, name, arms, folder, progress))
+
+
+def measure(
+    cfg: OmissionsConfig, name: str, arms: Mapping[str, TrainConfig], folder: Path, progress: Progress
+) -> pd.DataFrame:
+    """COLUMNS of the model in `folder`, a split per edit. Raises DataError where no mistake costs the policy anything."""
+    settings = next(iter(arms.values()))
     model = load_policy(folder, settings.model.dtype)
     task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
     reward = RewardTerms.built(settings.reward, settings.allow_targets)

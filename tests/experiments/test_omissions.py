@@ -90,7 +90,8 @@ def of_sheets(sheet: str, folder: Path, model: PreTrainedModel | None = None, to
     ]
     arms = "{grpo:['method=grpo'],oar_s_advantage:['method=oar_s_advantage']}"
     conditions = f"+conditions={{share:[{','.join(sheets)}]}}"
-    overrides = ["problems=6", "continuations=2", "~arms", f"+arms={arms}", "~conditions", conditions]
+    kept = f"work_dir={folder}"
+    overrides = ["problems=6", "continuations=2", kept, "~arms", f"+arms={arms}", "~conditions", conditions]
     cfg = validated(composed(*overrides, name="omissions"), OmissionsConfig)
     with initialize_config_dir(str(CONF), version_base=None), Progress(disable=True) as progress:
         return measured(cfg, "share", planned(cfg, cfg.conditions["share"]), progress)
@@ -99,6 +100,18 @@ def of_sheets(sheet: str, folder: Path, model: PreTrainedModel | None = None, to
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return of_sheets("{reward:share,answer:checksum,entries:4}", tmp_path_factory.mktemp("model"))
+
+
+def test_a_condition_is_measured_once(tmp_path: Path) -> None:
+    sheet, model = "{reward:share,answer:checksum,entries:2,asked:1}", build_model(UNTAUGHT, build_tokenizer())
+    of_sheets(sheet, tmp_path, model)
+    (file,) = (tmp_path / "conditions").iterdir()
+    marked = pd.read_parquet(file).assign(value=7.0)
+    marked.to_parquet(file, index=False)
+    assert of_sheets(sheet, tmp_path, model).equals(marked)
+    assert not of_sheets(sheet.replace("entries:2", "entries:3"), tmp_path, model).equals(marked)
+    model.get_input_embeddings().weight.data.mul_(2)
+    assert not of_sheets(sheet, tmp_path, model).equals(marked)  # another model under the same name
 
 
 def test_a_task_without_such_solutions_is_told(tmp_path: Path) -> None:
