@@ -265,7 +265,9 @@ def fastest(
             enough = own.loc[chosen, "seeds"].clip(upper=ENOUGH_SEEDS).max()
             sound = own[chosen & (own["seeds"] >= enough)].assign(fails=lambda of: of["reached"] < of["seeds"])
             # A ceiling is what could be had; a method is something to rely on.
-            first[name] = records(sound.sort_values(["fails", "steps"] if name == "practical" else "steps").head(1))
+            first[name] = records(
+                sound.sort_values(["fails", "steps"] if name == "practical" else "steps", kind="stable").head(1)
+            )
         arms = [rows[0]["arm"] for rows in first.values() if rows]
         runs = at_best[(at_best["condition"] == condition) & at_best["arm"].isin(arms)]
         shared = runs[runs.groupby("seed")["arm"].transform("size") == len(arms)]
