@@ -245,12 +245,17 @@ def _sides(pair: pd.DataFrame) -> str:
     return f"{(mine < other).sum()} : {(mine > other).sum()} of {len(mine)}" if len(mine) else "no seed in common"
 
 
+def of_enough_seeds(arms: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one condition whose arm was run under ENOUGH_SEEDS, or the most that one has: two lucky seeds say little."""
+    return arms[arms["seeds"] >= arms["seeds"].clip(upper=ENOUGH_SEEDS).max()]
+
+
 def fastest(
     costs: pd.DataFrame, kinds: Mapping[str, str], reference: str
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """By condition the rows of the reference, the best practical method and the ceiling; None where no such arm was run.
 
-    Which these are, the medians over all of an arm's seeds say, of arms with ENOUGH_SEEDS or the most that one has; a method that
+    Which these are, the medians over all of an arm's seeds say, of arms `of_enough_seeds`; a method that
     fails under a seed stands behind those that do not. Their rows are of the seeds that all three were run under (of their own
     where there are none): seeds are more and less lucky.
     """
@@ -261,9 +266,7 @@ def fastest(
         sides = {reference: own["arm"] == reference, "practical": practical, "ceiling": own["kind"] == ORACLE}
         first = {}
         for name, chosen in sides.items():
-            # Two lucky seeds must not stand before five.
-            enough = own.loc[chosen, "seeds"].clip(upper=ENOUGH_SEEDS).max()
-            sound = own[chosen & (own["seeds"] >= enough)].assign(fails=lambda of: of["reached"] < of["seeds"])
+            sound = of_enough_seeds(own[chosen]).assign(fails=lambda of: of["reached"] < of["seeds"])
             # A ceiling is what could be had; a method is something to rely on.
             first[name] = records(
                 sound.sort_values(["fails", "steps"] if name == "practical" else "steps", kind="stable").head(1)
@@ -330,20 +333,23 @@ def draw_standing(panels: Mapping[str, pd.DataFrame], arms: Sequence[str], path:
         least=0.0,
         xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
         note="median over seeds, range to -1 (a run that never gets there: by its steps); "
-        "×: half never do; no mark: not run, or no gap under its seeds",
+        "×: half never do; no mark: run under too few seeds, or no gap under them",
     )
 
 
 def standing_panels(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By condition whose ceiling is above its reference: of each arm at its best rate value, low and high, LOWEST at least."""
+    """By condition whose ceiling is above its reference: of each arm at its best rate value, low and high, LOWEST at least.
+
+    Of arms `of_enough_seeds` alone: the tables have the others.
+    """
     best = summary[summary["best"]].rename(
         columns={"standing": "value", "standing_low": "low", "standing_high": "high"}
     )
     drawn = best[["value", "low", "high"]].clip(lower=LOWEST)
     best = best.assign(line=best["arm"].map(label), series=best["arm"], **drawn)
     best = best[best["value"].notna() | np.isinf(best["steps"])]  # that gets there, but stands nowhere: it has no mark
-    by = best.groupby("condition", sort=False)
-    return {str(name): own for name, own in by if own["value"].notna().any()}  # without a gap nothing stands
+    found = {str(name): of_enough_seeds(own) for name, own in best.groupby("condition", sort=False)}
+    return {name: own for name, own in found.items() if own["value"].notna().any()}  # without a gap nothing stands
 
 
 def kind_of(arm: str, overrides: Sequence[str]) -> str:

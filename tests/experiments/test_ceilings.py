@@ -230,6 +230,8 @@ def test_two_lucky_seeds_do_not_stand_before_three() -> None:
         "practical": "oar_p",
         "ceiling": "oracle_causal",
     }
+    drawn = standing_panels(summarised(costs_of(rows), kinds, "grpo"))["one"]["arm"]
+    assert set(drawn) == {"grpo", "oar_p"}  # the tables have the others
     found = fastest(costs_of([row for row in rows if row[3] < 2]), kinds, "grpo")["one"]
     assert found["practical"] is not None
     assert found["practical"]["arm"] == "oar_g"
