@@ -333,7 +333,7 @@ def draw_standing(panels: Mapping[str, pd.DataFrame], arms: Sequence[str], path:
         least=0.0,
         xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
         note="median over seeds, range to -1 (a run that never gets there: by its steps); "
-        "×: half never do; no mark: run under too few seeds, or no gap under them",
+        "×: half never do; no mark: not run, too few seeds, or no gap under them",
     )
 
 
