@@ -138,7 +138,10 @@ def test_an_arm_that_does_not_get_there_is_told_from_one_that_was_not_run() -> N
     summary = summarised(costs, about["kinds"], about["reference"])
     shown = summary[summary["best"] & (summary["standing"].notna() | np.isinf(summary["steps"]))]
     for axes in figures_of(RESULTS / "ceilings")[0].get_axes():
-        found = shown.loc[shown["condition"] == axes.get_title(loc="left"), "arm"].nunique()
+        here = shown[shown["condition"] == axes.get_title(loc="left")]
+        found = (
+            here["seeds"] >= min(3, here["seeds"].max())
+        ).sum()  # of few seeds no arm is drawn beside others of more
         marks = sum(len(line.get_xdata()) for line in axes.get_lines() if line.get_marker() not in ("", "None"))
         assert marks == found < len(about["arms"])
 
