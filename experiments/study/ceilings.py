@@ -41,7 +41,7 @@ CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
 STANDING, REWARDS = "standing.png", "rewards.png"
 AUC = "causal_auc"  # of a run: what its credit found
-ENOUGH_SEEDS = 3  # of an arm that is called the best
+ENOUGH_SEEDS = 3  # of an arm that is called the best, or drawn
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
 
@@ -255,9 +255,9 @@ def fastest(
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """By condition the rows of the reference, the best practical method and the ceiling; None where no such arm was run.
 
-    Which these are, the medians over all of an arm's seeds say, of arms `of_enough_seeds`; a method that
-    fails under a seed stands behind those that do not. Their rows are of the seeds that all three were run under (of their own
-    where there are none): seeds are more and less lucky.
+    Which these are, the medians over all of an arm's seeds say, of arms `of_enough_seeds`; a method that fails under a seed
+    stands behind those that do not. Their rows are of the seeds that all three were run under (of their own where there are
+    none): seeds are more and less lucky.
     """
     found: dict[str, dict[str, dict[str, Any] | None]] = {}
     summary, at_best = summarised(costs, kinds, reference), costs[at_best_rate(costs, costs)]
@@ -267,7 +267,7 @@ def fastest(
         first = {}
         for name, chosen in sides.items():
             sound = of_enough_seeds(own[chosen]).assign(fails=lambda of: of["reached"] < of["seeds"])
-            # A ceiling is what could be had; a method is something to rely on.
+            # The ceiling is the oracle with the lowest median alone, as `standings` has it.
             first[name] = records(
                 sound.sort_values(["fails", "steps"] if name == "practical" else "steps", kind="stable").head(1)
             )
