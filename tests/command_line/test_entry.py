@@ -105,6 +105,23 @@ def test_a_fault_of_our_own_keeps_its_traceback(run: Program, monkeypatch: pytes
         assert OURS in raised.value.__notes__
 
 
+def test_a_reader_that_has_gone_ends_a_program_without_a_word() -> None:
+    """`python -m experiments.plan | head`; what is buffered is written when the program ends."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "experiments.plan"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert started.stdout is not None
+    started.stdout.close()
+    _, errors = started.communicate()
+    assert (started.returncode, errors) == (141, b"")
+
+
+def test_a_broken_connection_keeps_its_traceback(run: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(train, "validated", lambda *_: (_ for _ in ()).throw(BrokenPipeError(32, "of an engine")))
+    with pytest.raises(BrokenPipeError, match="of an engine"):
+        run(train.main, f"output_dir={tmp_path}")
+
+
 def test_what_hydra_offers_works(run: Program) -> None:
     for arguments, said in (
         ("--cfg job gating.tau=0.25", "tau: 0.25"),
