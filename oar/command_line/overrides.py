@@ -102,6 +102,7 @@ class _Known:
         self.groups = {str(group) for group in chosen}
         self.missing = {str(group) for group, choice in chosen.items() if choice == MISSING}
         self.own = {str(key) for key in config}
+        self.unset = {str(key) for key in config if OmegaConf.is_missing(config, key)}
         with suppress(HydraException):  # choices of groups decide on keys, where there are such choices
             config = _loaded(program, [str(one.input_line) for one in overrides if options_of(one.key_or_group)])
         values = OmegaConf.to_container(config)
@@ -109,12 +110,15 @@ class _Known:
         self.empty = set(_keys(values, of=lambda value: value == {}))  # whoever writes an entry there chooses its name
 
     def choices(self, group: str) -> list[str]:
-        """Of a group; where they give values to keys of the whole configuration, those whose keys the program has."""
-        found = []
+        """Of a group; where they give values to keys of the whole configuration, those whose keys the program has.
+
+        Where one must be chosen, those that set what the program leaves unset.
+        """
+        found, needed = [], self.unset if group in self.missing else set()
         for option in options_of(group):
             file = CONF / group / f"{option}.yaml"
             whole = file.exists() and "@package _global_" in file.read_text()
-            if not whole or {str(key) for key in OmegaConf.load(file)} - {"defaults"} <= self.own:
+            if not whole or needed <= {str(key) for key in OmegaConf.load(file)} - {"defaults"} <= self.own:
                 found.append(option)
         return found
 

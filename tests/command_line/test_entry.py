@@ -78,13 +78,14 @@ def test_a_mistake_is_one_sentence(arguments: str, said: str, run: Program) -> N
     assert said in line
 
 
-@pytest.mark.parametrize("arguments", ["", "experiment=", "experiment=pay", "experiment=mask_artefacts"])
+@pytest.mark.parametrize("arguments", ["", "experiment=", "experiment=pay", "experiment=mask_artefacts", "experiment=omissions"])
 def test_only_experiments_that_fit_are_offered(arguments: str, run: Program) -> None:
     code, _, errors = run(study.main, *arguments.split())
     assert code == 2
     (line,) = errors.splitlines()
     assert "pays" in line
     assert "proxy_mismatch" not in line
+    assert "word_gradients" not in line
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/run"])
