@@ -78,7 +78,9 @@ def test_a_mistake_is_one_sentence(arguments: str, said: str, run: Program) -> N
     assert said in line
 
 
-@pytest.mark.parametrize("arguments", ["", "experiment=", "experiment=pay", "experiment=mask_artefacts", "experiment=omissions"])
+@pytest.mark.parametrize(
+    "arguments", ["", "experiment=", "experiment=pay", "experiment=mask_artefacts", "experiment=omissions"]
+)
 def test_only_experiments_that_fit_are_offered(arguments: str, run: Program) -> None:
     code, _, errors = run(study.main, *arguments.split())
     assert code == 2

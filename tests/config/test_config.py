@@ -14,7 +14,8 @@ from oar.config.saved import changed_settings
 from oar.learner.credit import Method
 
 CONF = Path(__file__).parents[2] / "conf"
-OF_OTHERS = ("assume", "compared", "condition_sets", "experiment", "subject", "table1_methods")  # groups of other entry points than train
+# groups of other entry points than train
+OF_OTHERS = ("assume", "compared", "condition_sets", "experiment", "subject", "table1_methods")
 GROUPS = [
     f"{folder.name}={option.stem}"
     for folder in sorted(CONF.iterdir())
