@@ -16,8 +16,8 @@ from experiments.study.ceilings import (
     write_ceilings,
 )
 from oar.common.errors import DataError
+from tests.experiments.made_curves import KINDS, costs_of, made, runs_of
 from tests.experiments.made_runs import toy_study
-from tests.experiments.test_ceilings import KINDS, costs_of, made, runs_of
 
 
 def test_the_picture_ends_at_minus_one() -> None:
