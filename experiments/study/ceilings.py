@@ -39,11 +39,12 @@ from oar.runs.folder import Run
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
-STANDING, REWARDS = "standing.png", "rewards.png"
+MAP, STANDING, REWARDS = "map.png", "standing.png", "rewards.png"
 AUC = "causal_auc"  # of a run: what its credit found
 ENOUGH_SEEDS = 3  # of an arm that is called the best, or drawn
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
+MAP_SEEDS, MAP_REGIMES = 5, 3  # a regime on the map has so many seeds, an arm is in so many of these regimes
 
 
 def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, provenance: Mapping[str, Any]) -> Path:
@@ -88,7 +89,8 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     about = provenance["study"]
     costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
     summary = summarised(costs, about["kinds"], about["reference"])
-    drawn = draw_ceilings(summary, curves, costs, arms_in_order(about), folder)
+    first = fastest(costs, about["kinds"], about["reference"])
+    drawn = draw_ceilings(summary, first, curves, costs, arms_in_order(about), folder)
     lower = lower_thresholds(curves, costs)
     write_csv(lower, folder / "thresholds.csv")
     return write_page(
@@ -100,7 +102,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         summary=summary,
         shown=shown,
         drawn=drawn,
-        fastest=fastest(costs, about["kinds"], about["reference"]),
+        fastest=first,
         added=added([one["command"] for one in (*about.get("beside", []), provenance)]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
         thresholds=threshold_tables(lower),
@@ -312,15 +314,24 @@ def shown(row: Mapping[str, Any], cost: str) -> str:
 
 
 def draw_ceilings(
-    summary: pd.DataFrame, curves: pd.DataFrame, costs: pd.DataFrame, arms: Sequence[str], folder: Path
-) -> str:
-    """Where each arm stands; where none does, for want of an oracle that is sooner, the rewards. Returns the file's name."""
+    summary: pd.DataFrame,
+    first: Mapping[str, Mapping[str, Mapping[str, Any] | None]],
+    curves: pd.DataFrame,
+    costs: pd.DataFrame,
+    arms: Sequence[str],
+    folder: Path,
+) -> list[str]:
+    """Where each arm stands, and a map of it; where none does, for want of an oracle that is sooner, the rewards. Returns the
+    files' names. `first`: of `fastest`."""
     panels = standing_panels(summary)
-    if panels:
-        draw_standing(panels, arms, folder / STANDING)
-        return STANDING
-    draw_rewards(curves, costs, arms, folder / REWARDS)
-    return REWARDS
+    if not panels:
+        draw_rewards(curves, costs, arms, folder / REWARDS)
+        return [REWARDS]
+    drawn = {MAP: map_panels(panels, first), STANDING: panels}
+    for name, shown_panels in drawn.items():
+        if shown_panels:
+            draw_standing(shown_panels, arms, folder / name)
+    return [name for name, shown_panels in drawn.items() if shown_panels]
 
 
 def draw_standing(panels: Mapping[str, pd.DataFrame], arms: Sequence[str], path: Path) -> None:
@@ -350,6 +361,26 @@ def standing_panels(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
     best = best[best["value"].notna() | np.isinf(best["steps"])]  # that gets there, but stands nowhere: it has no mark
     found = {str(name): of_enough_seeds(own) for name, own in best.groupby("condition", sort=False)}
     return {name: own for name, own in found.items() if own["value"].notna().any()}  # without a gap nothing stands
+
+
+def map_panels(
+    panels: Mapping[str, pd.DataFrame], first: Mapping[str, Mapping[str, Mapping[str, Any] | None]]
+) -> dict[str, pd.DataFrame]:
+    """Of `standing_panels` what can be seen at one look; nothing where fewer than MAP_REGIMES have enough seeds for it.
+
+    Regimes whose reference, best method and ceiling (`first`, of `fastest`) share MAP_SEEDS, and arms that stand in MAP_REGIMES
+    of them. Of oracles the ceiling alone, which is the line at 1.
+    """
+    known = {
+        name: own
+        for name, own in panels.items()
+        if min(row["seeds"] if row else 0 for row in first[name].values()) >= MAP_SEEDS
+    }
+    if len(known) < MAP_REGIMES:
+        return {}
+    regimes_of = pd.concat(known.values()).groupby("arm")["condition"].nunique()
+    often = regimes_of.index[regimes_of >= MAP_REGIMES]
+    return {name: own[own["arm"].isin(often) & (own["kind"] != ORACLE)] for name, own in known.items()}
 
 
 def kind_of(arm: str, overrides: Sequence[str]) -> str:

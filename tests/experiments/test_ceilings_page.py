@@ -11,6 +11,8 @@ from experiments.reanalyse import judge
 from experiments.study.ceilings import (
     added,
     committed_regimes,
+    fastest,
+    map_panels,
     standing_panels,
     summarised,
     write_ceilings,
@@ -29,6 +31,25 @@ def test_the_picture_ends_at_minus_one() -> None:
     ]
     drawn = standing_panels(summarised(costs_of(rows), KINDS, "grpo"))["one"].set_index("arm").loc["oar_p"]
     assert [drawn[end] for end in ("low", "value", "high")] == [-1, -1, 0.5]
+
+
+def test_the_map_has_regimes_of_five_seeds_and_arms_of_three_of_these() -> None:
+    kinds = KINDS | {"oar_gn": "method"}
+    rows = [
+        (regime, arm, 1e-3, seed, True, steps, 0, 0.0)
+        for regime, seeds in {"one": 5, "share": 5, "all": 5, "one_large": 4}.items()
+        for arm, steps in {"grpo": 30, "oar_p": 20, "oar_gn": 25, "oracle_causal": 10}.items()
+        for seed in range(seeds)
+        if arm != "oar_gn" or regime in ("one", "all", "one_large")
+    ]
+
+    def mapped(rows: list[tuple[object, ...]]) -> dict[str, set[str]]:
+        costs = costs_of(rows)
+        panels = standing_panels(summarised(costs, kinds, "grpo"))
+        return {name: set(own["arm"]) for name, own in map_panels(panels, fastest(costs, kinds, "grpo")).items()}
+
+    assert mapped(rows) == dict.fromkeys(("one", "share", "all"), {"grpo", "oar_p"})
+    assert not mapped([row for row in rows if row[0] != "all"])
 
 
 def test_what_commands_add_for_their_runs() -> None:
@@ -55,6 +76,7 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     assert "| 1 of 3 | 0.78 |" in text  # the control, whose last rewards are 0.95, 0.7 and 0.7
     assert "| `oar_p` | 3 : 0 of 3 | 3 : 0 of 3 |" in text
     assert (folder / "standing.png").read_bytes().startswith(b"\x89PNG")
+    assert "map.png" not in text
     assert committed_regimes(folder)["one"]["practical"] == {"arm": "oar_p", "steps": 20.0}
     judge(folder, analysis={"command": "reanalyse"})
     again = (folder / "toy.md").read_text()
