@@ -48,7 +48,7 @@ def test_the_map_has_regimes_of_five_seeds_and_arms_of_three_of_these() -> None:
         panels = standing_panels(summarised(costs, kinds, "grpo"))
         return {name: set(own["arm"]) for name, own in map_panels(panels, fastest(costs, kinds, "grpo")).items()}
 
-    assert mapped(rows) == dict.fromkeys(("one", "share", "all"), {"grpo", "oar_p"})
+    assert mapped(rows) == {name: {"grpo", "oar_p"} for name in ("one", "share", "all")}
     assert not mapped([row for row in rows if row[0] != "all"])
 
 
