@@ -49,7 +49,7 @@ def entry(main: Callable[[DictConfig], None]) -> Callable[..., None]:
             try:
                 hydra.main(version_base=None, config_path=str(CONF), config_name=name)(task)(config)
             except (HydraException, OmegaConfBaseException, OSError, ValueError) as error:
-                if OURS in getattr(error, "__notes__", ()):
+                if OURS in getattr(error, "__notes__", ()) or isinstance(error, BrokenPipeError):
                     raise
                 raise ConfigError(_sentence(name, error)) from error
 

@@ -108,10 +108,11 @@ def test_a_fault_of_our_own_keeps_its_traceback(run: Program, monkeypatch: pytes
         assert OURS in raised.value.__notes__
 
 
-def test_a_reader_that_has_gone_ends_a_program_without_a_word() -> None:
-    """`python -m experiments.plan | head`; what is buffered is written when the program ends."""
+@pytest.mark.parametrize("arguments", ["experiments.plan", "experiments.train --help"])  # of ours, and of Hydra
+def test_a_reader_that_has_gone_ends_a_program_without_a_word(arguments: str) -> None:
+    """As in `python -m experiments.plan | head`."""
     started = subprocess.Popen(
-        [sys.executable, "-m", "experiments.plan"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", *arguments.split()], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert started.stdout is not None
     started.stdout.close()
