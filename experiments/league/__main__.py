@@ -11,7 +11,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.league.table import KNOWN, REFERENCE, REGIMES, league_table, read_tables
+from experiments.league.table import KNOWN, REFERENCE, REGIMES, by_ways, league_table, read_tables
 from experiments.shared.run_program import run_program
 from oar.analysis.reports.page import write_csv, write_page
 from oar.command_line.entry import entry
@@ -61,11 +61,15 @@ def main(config: DictConfig) -> None:
         tables.append(read_tables(measured(cfg, cfg.signal, folder / cfg.signal), only=cfg.signal))
     table = league_table(tables, model=cfg.model, batch=cfg.batch)
     write_csv(table, folder / "league.csv")
+    several, one = by_ways(table)
     page = write_page(
         folder / "league.md",
         Path(__file__).with_name("page.md.j2"),
         collect_provenance(asdict(cfg), started=started, git=git),
-        rows=table.to_dict("records"),
+        groups={
+            "Looked at in several ways": several.to_dict("records"),
+            "Looked at in one way": one.to_dict("records"),
+        },
         regimes=REGIMES,
         league=cfg,
     )

@@ -19,7 +19,8 @@ OF_CLASSES, BEST_BY_CLASS = (
 )  # a metric of its kinds of tokens, and what these weigh at best
 OF_TOKENS = {AUC: ALL, ERROR_FIFTH: WRONG, SPEARMAN: ALL}  # metric: which completions it is of
 SECONDS = "seconds_ratio"
-COLUMNS = ["method", *OF_TOKENS, *(f"aligned_{one}" for one in REGIMES), *(f"steps_{one}" for one in REGIMES), SECONDS]
+WAYS = ([*OF_TOKENS], [f"aligned_{one}" for one in REGIMES], [f"steps_{one}" for one in REGIMES])  # to look at a signal
+COLUMNS = ["method", *(column for way in WAYS for column in way), SECONDS]
 ARM = {"signals": "signal", "gradients": "arm", "costs": "arm"}  # by table the column with the method
 KNOWN = {  # by table the columns that are read
     "signals": ["model", "split", "signal", "metric", "value"],
@@ -43,6 +44,12 @@ def read_tables(files: Mapping[str, Sequence[Path]], *, but: str | None = None, 
             rows = rows[rows[ARM[name]] != but]
         found[name] = rows if only is None else rows[rows[ARM[name]] == only]
     return found
+
+
+def by_ways(league: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of `league_table` the rows of signals that were looked at in several WAYS, and those in one alone."""
+    several = sum(league[way].notna().any(axis=1).astype(int) for way in WAYS) > 1
+    return league.loc[several], league.loc[~several]
 
 
 def _with_pace(costs: pd.DataFrame) -> pd.DataFrame:

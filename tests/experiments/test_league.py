@@ -10,7 +10,7 @@ from hydra import initialize_config_dir
 from experiments.gradient_signal.__main__ import GradientSignalConfig
 from experiments.gradient_signal.__main__ import planned as planned_gradients
 from experiments.league.__main__ import LeagueConfig, programs, text
-from experiments.league.table import COLUMNS, REGIMES, league_table, read_tables
+from experiments.league.table import COLUMNS, REGIMES, by_ways, league_table, read_tables
 from experiments.signals.__main__ import SignalsConfig
 from experiments.study.__main__ import StudyConfig
 from experiments.study.__main__ import plan as planned_study
@@ -63,6 +63,19 @@ def test_a_line_by_hand(tmp_path: Path) -> None:
     assert (mine["aligned_one"], mine["steps_one"], mine["steps_share"]) == (2.0, 30, np.inf)
     assert (mine["seconds_ratio"], grpo["seconds_ratio"], grpo["steps_one"]) == (2, 1, 60)
     assert np.isnan([mine["spearman"], mine["aligned_all"], mine["steps_all"], grpo["causal_auc"]]).all()
+
+
+def test_signals_that_were_looked_at_in_one_way_stand_apart() -> None:
+    """Three columns of recall are one way; what a step costs is none."""
+    measured = {
+        "one": ["causal_auc", "error_top_fifth", "spearman", "seconds_ratio"],
+        "two": ["spearman", "steps_all"],
+        "aimed": ["aligned_one", "aligned_all"],
+        "three": ["causal_auc", "aligned_share", "steps_one"],
+    }
+    rows = [{"method": name} | dict.fromkeys(columns, np.inf) for name, columns in measured.items()]
+    several, alone = by_ways(pd.DataFrame(rows, columns=COLUMNS))
+    assert (list(several["method"]), list(alone["method"])) == (["two", "three"], ["one", "aimed"])
 
 
 def test_what_is_measured_here_takes_the_place_of_what_was_committed(tmp_path: Path) -> None:
