@@ -48,8 +48,9 @@ def read_tables(files: Mapping[str, Sequence[Path]], *, but: str | None = None, 
 
 def by_ways(league: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Of `league_table` the rows of signals that were looked at in several WAYS, and those in one alone."""
-    several = sum(league[way].notna().any(axis=1).astype(int) for way in WAYS) > 1
-    return league.loc[several], league.loc[~several]
+    looked = pd.concat([league[way].notna().any(axis=1) for way in WAYS], axis=1)
+    several = looked.sum(axis=1) > 1
+    return league[several], league[~several]
 
 
 def _with_pace(costs: pd.DataFrame) -> pd.DataFrame:
