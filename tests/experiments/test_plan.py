@@ -43,7 +43,7 @@ def planned(run):
         ("embedded", 472_960),
         ("laptop", 162_826_560),
         ("laptop_gsm8k", 162_826_560),
-        ("sheets", 472_960),
+        ("sheets", 477_312),
     ],
 )
 def test_profiles_are_planned_without_weights_data_or_network(profile, parameters, planned):
