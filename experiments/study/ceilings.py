@@ -327,11 +327,10 @@ def draw_ceilings(
     if not panels:
         draw_rewards(curves, costs, arms, folder / REWARDS)
         return [REWARDS]
-    drawn = {MAP: map_panels(panels, first), STANDING: panels}
-    for name, shown_panels in drawn.items():
-        if shown_panels:
-            draw_standing(shown_panels, arms, folder / name)
-    return [name for name, shown_panels in drawn.items() if shown_panels]
+    drawn = {name: of for name, of in ((MAP, map_panels(panels, first)), (STANDING, panels)) if of}
+    for name, of in drawn.items():
+        draw_standing(of, arms, folder / name)
+    return list(drawn)
 
 
 def draw_standing(panels: Mapping[str, pd.DataFrame], arms: Sequence[str], path: Path) -> None:
