@@ -74,9 +74,8 @@ class StudyConfig(TrainConfig):
             )
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
-        added = self.ceilings and bool(self.beside)  # pages of other studies say nothing of seeds that are elsewhere
-        require(self.first_seed == 1 or added, "first_seed", "1 without ceilings and beside", self.first_seed)
-        require(self.first_seed <= self.seeds, "first_seed", f"seeds ({self.seeds}) at most", self.first_seed)
+        least = min([self.seeds, *self.seeds_of.values()])
+        require(self.first_seed <= least, "first_seed", f"every condition's seeds ({least}) at most", self.first_seed)
         unknown = {*self.arms_of, *self.in_words, *self.expected, *self.seeds_of} - {*self.conditions}
         unknown |= {arm for arms in self.arms_of.values() for arm in arms} - {*self.arms}
         if unknown:
@@ -182,7 +181,18 @@ def described(cfg: StudyConfig, jobs: Sequence[Job]) -> dict[str, object]:
         "logged",
         "overrides",
     )
-    switches = ("seeds", "seeds_of", "credit", "mistakes", "placement", "beside", "rates", "in_words", "expected")
+    switches = (
+        "first_seed",
+        "seeds",
+        "seeds_of",
+        "credit",
+        "mistakes",
+        "placement",
+        "beside",
+        "rates",
+        "in_words",
+        "expected",
+    )
     evaluation = jobs[0].settings.evaluation
     return {key: getattr(cfg, key) for key in (*told, *switches)} | {
         "kinds": {arm: kind_of(arm, how) for arm, how in cfg.arms.items()},

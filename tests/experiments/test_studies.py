@@ -216,7 +216,7 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("reference=best", "arms must hold the reference 'best'"),
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
-        ("first_seed=2", "first_seed must be 1 without ceilings and beside, but is 2"),
+        ("first_seed=4", r"first_seed must be every condition's seeds \(3\) at most, but is 4"),
         ("+seeds_of.default=4", r"seeds_of.default must be seeds \(3\) at most, but is 4"),
         (
             "+seeds_of.nothing=1",
@@ -252,6 +252,9 @@ def test_a_study_whose_runs_are_there_starts_nothing_and_writes_its_page(tmp_pat
     assert "| default | `oar_g` | +0.0 ± 0.0 |" in text
     assert "python -m experiments.study experiment=controls seeds=2 mistakes=false" in text
     assert json.loads((tmp_path / "page" / "provenance.json").read_text())["learner_steps"] == 50
+    code, output = run_program("study", "experiment=controls", *chosen, "first_seed=2")
+    assert code == 0, output
+    assert "2 runs of 50 steps, 1 training seed (2 to 2)" in (tmp_path / "page" / "controls.md").read_text()
 
 
 def test_a_page_from_made_up_runs(tmp_path) -> None:
