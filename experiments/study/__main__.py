@@ -68,10 +68,6 @@ class StudyConfig(TrainConfig):
         for pair in self.pairs:
             if len(pair) != 2 or not set(pair) <= set(self.arms):
                 raise ConfigError(f"Every entry of pairs must hold two of the arms, but one is {pair}.")
-        if self.placement and not self.pairs:
-            raise ConfigError(
-                "placement=true compares arms with their controls, so pairs must name them, but is empty."
-            )
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
         least = min([self.seeds, *self.seeds_of.values()])
@@ -88,6 +84,23 @@ class StudyConfig(TrainConfig):
         for name in self.only:
             one_of("only", name, tuple(self.conditions))
         self.conditions = {name: self.conditions[name] for name in self.only or self.conditions}
+        if not self.ceilings:  # where earlier pages may have the reference, and arms that no regime of this one runs
+            self._leave_out_what_is_not_run()
+        if self.placement and not self.pairs:
+            raise ConfigError(
+                "placement=true compares arms with their controls, so pairs must name them, but is empty."
+            )
+
+    def _leave_out_what_is_not_run(self) -> None:
+        """Arms that no condition runs, and pairs that none runs whole. Raises ConfigError for one without the reference."""
+        run = {name: self.arms_of.get(name, [*self.arms]) for name in self.conditions}
+        for name, arms in run.items():
+            if self.reference not in arms:
+                raise ConfigError(
+                    f"arms_of.{name} must hold the reference {self.reference!r}, which all are compared with, but is {arms}."
+                )
+        self.arms = {arm: how for arm, how in self.arms.items() if any(arm in arms for arms in run.values())}
+        self.pairs = [pair for pair in self.pairs if any(set(pair) <= {*arms} for arms in run.values())]
 
     def compared(self) -> Iterator[tuple[str, str, list[str]]]:
         """Condition, arm and overrides of all that is run under a seed."""

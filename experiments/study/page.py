@@ -61,13 +61,10 @@ def write_results(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, p
     ]
     with atomic_path(folder / CURVES) as path:
         pd.concat(curves).to_parquet(path, index=False)
-    seconds = {
-        condition: {
-            arm: step_seconds(run for run in runs if (run.condition, run.arm) == (condition, arm))
-            for arm in about["arms"]
-        }
-        for condition in about["conditions"]
-    }
+    seconds: dict[str, dict[str, float]] = {}
+    for condition, arm in dict.fromkeys((run.condition, run.arm) for run in runs):
+        own = (run for run in runs if (run.condition, run.arm) == (condition, arm))
+        seconds.setdefault(condition, {})[arm] = step_seconds(own)
     return write_study(folder, {**provenance, "study": {**about, "seconds": seconds}})
 
 

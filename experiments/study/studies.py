@@ -65,11 +65,14 @@ def judged_differences(scores: pd.DataFrame, table: pd.DataFrame, *, reference: 
 
 
 def pair_differences(runs: Sequence[Run], pairs: Sequence[Sequence[str]]) -> pd.DataFrame:
-    """`arm_differences` of the first arm of each pair from its second, the `reference`; p_holm over all pairs of a metric."""
-    tables = [
-        arm_differences([run for run in runs if run.arm in pair], reference=pair[1]).assign(reference=pair[1])
-        for pair in pairs
-    ]
+    """`arm_differences` of the first arm of each pair from its second, the `reference`, under the conditions that both were run
+    under; p_holm over all pairs of a metric."""
+    arms = pd.DataFrame({"condition": [run.condition for run in runs], "arm": [run.arm for run in runs]})
+    tables = []
+    for pair in pairs:
+        conditions = set.intersection(*(set(arms.loc[arms["arm"] == arm, "condition"]) for arm in pair))
+        both = [run for run in runs if run.arm in pair and run.condition in conditions]
+        tables.append(arm_differences(both, reference=pair[1]).assign(reference=pair[1]))
     return with_holm(pd.concat(tables, ignore_index=True))
 
 

@@ -217,6 +217,7 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
         ("first_seed=4", r"first_seed must be every condition's seeds \(3\) at most, but is 4"),
+        ("+arms_of.default=[oar_g]", "arms_of.default must hold the reference 'grpo'"),
         ("+seeds_of.default=4", r"seeds_of.default must be seeds \(3\) at most, but is 4"),
         (
             "+seeds_of.nothing=1",
@@ -278,6 +279,19 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
     assert kept == {
         *(*pictures, "toy.md", "scores.csv", "differences.csv", "credit.csv", "curves.parquet", "provenance.json")
     }
+
+
+def test_a_study_may_leave_arms_out_under_a_condition(tmp_path) -> None:
+    runs = [*three_seeds(tmp_path / "runs"), finished(tmp_path / "other", "grpo", 1, {"a": EASY, "b": HARD}, "hard")]
+    about = toy_study() | {"pairs": [["oar_g", "grpo"]], "conditions": {"default": [], "hard": []}}
+    page = write_results(about, runs, tmp_path / "toy", {"command": "toy"})
+    assert "| default | `oar_g` | `grpo` | +6.2 ± 3.6 | [" in page.read_text()
+    told = json.loads((tmp_path / "toy" / "provenance.json").read_text())["study"]["seconds"]
+    assert {condition: [*arms] for condition, arms in told.items()} == {"default": ["grpo", "oar_g"], "hard": ["grpo"]}
+    cfg, _ = study(
+        "oar_s_outcome", "only=[parts,words]", "+arms_of.parts=[grpo,oar_s_outcome]", "+arms_of.words=[grpo]"
+    )
+    assert ([*cfg.arms], cfg.pairs) == (["grpo", "oar_s_outcome"], [])
 
 
 def test_a_page_with_pairs_and_logged_metrics_is_judged_anew_from_its_folder(tmp_path) -> None:
