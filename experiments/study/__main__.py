@@ -71,9 +71,12 @@ class StudyConfig(TrainConfig):
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
         least = min([self.seeds, *self.seeds_of.values()])
-        require(self.first_seed <= least, "first_seed", f"every condition's seeds ({least}) at most", self.first_seed)
-        unknown = {*self.arms_of, *self.in_words, *self.expected, *self.seeds_of} - {*self.conditions}
+        require(
+            self.first_seed <= least, "first_seed", f"{least} at most, the least of seeds and seeds_of", self.first_seed
+        )
+        unknown = {*self.arms_of, *self.in_words, *self.expected} - {*self.conditions}
         unknown |= {arm for arms in self.arms_of.values() for arm in arms} - {*self.arms}
+        unknown |= {*self.seeds_of} - {*self.conditions, *self.arms}
         if unknown:
             raise ConfigError(
                 "arms_of, seeds_of, in_words and expected must name conditions and arms, but name "
@@ -153,7 +156,7 @@ def plan(cfg: StudyConfig) -> list[Job]:
     jobs: list[Job] = []
     for seed in range(cfg.first_seed, cfg.seeds + 1):
         for condition, arm, changed in cfg.compared():
-            if seed > cfg.seeds_of.get(condition, cfg.seeds):
+            if seed > min(cfg.seeds_of.get(name, cfg.seeds) for name in (condition, arm)):
                 continue
             overrides = [*changed, f"seed={seed}"]
             settings = composed_run(overrides)

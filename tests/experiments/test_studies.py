@@ -209,6 +209,8 @@ def test_studies_share_their_runs_and_seeds_go_last() -> None:
         ("parts", 1): 5,
         ("parts", 2): 5,
     }
+    _, fewer = study("controls", *SMALL, "seeds=2", "+seeds_of.oar_g=1")
+    assert [(run.arm, run.settings.seed) for run in fewer] == [("grpo", 1), ("oar_g", 1), ("grpo", 2)]
 
 
 def test_a_study_that_cannot_work_is_refused() -> None:
@@ -216,7 +218,7 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("reference=best", "arms must hold the reference 'best'"),
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
-        ("first_seed=4", r"first_seed must be every condition's seeds \(3\) at most, but is 4"),
+        ("first_seed=4", "first_seed must be 3 at most, the least of seeds and seeds_of, but is 4"),
         ("+arms_of.default=[oar_g]", "arms_of.default must hold the reference 'grpo'"),
         ("+seeds_of.default=4", r"seeds_of.default must be seeds \(3\) at most, but is 4"),
         (
