@@ -285,9 +285,9 @@ def test_a_page_from_made_up_runs(tmp_path) -> None:
 
 def test_a_study_may_leave_arms_out_under_a_condition(tmp_path) -> None:
     runs = [*three_seeds(tmp_path / "runs"), finished(tmp_path / "other", "grpo", 1, {"a": EASY, "b": HARD}, "hard")]
-    about = toy_study() | {"pairs": [["oar_g", "grpo"]], "conditions": {"default": [], "hard": []}}
+    about = toy_study() | {"pairs": [["grpo", "oar_g"]], "conditions": {"default": [], "hard": []}}
     page = write_results(about, runs, tmp_path / "toy", {"command": "toy"})
-    assert "| default | `oar_g` | `grpo` | +6.2 ± 3.6 | [" in page.read_text()
+    assert "| default | `grpo` | `oar_g` | -6.2 ± 3.6 | [" in page.read_text()
     told = json.loads((tmp_path / "toy" / "provenance.json").read_text())["study"]["seconds"]
     assert {condition: [*arms] for condition, arms in told.items()} == {"default": ["grpo", "oar_g"], "hard": ["grpo"]}
     cfg, _ = study(
