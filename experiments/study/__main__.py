@@ -95,12 +95,12 @@ class StudyConfig(TrainConfig):
             )
 
     def _leave_out_what_is_not_run(self) -> None:
-        """Arms that no condition runs, and pairs that none runs whole. Raises ConfigError for one without the reference."""
+        """Arms that no condition runs, and pairs that none runs whole. Raises ConfigError for one with nothing to compare."""
         run = {name: self.arms_of.get(name, [*self.arms]) for name in self.conditions}
         for name, arms in run.items():
-            if self.reference not in arms:
+            if self.reference not in arms or len(arms) < 2:
                 raise ConfigError(
-                    f"arms_of.{name} must hold the reference {self.reference!r}, which all are compared with, but is {arms}."
+                    f"arms_of.{name} must hold the reference {self.reference!r} and one more, but is {arms}."
                 )
         self.arms = {arm: how for arm, how in self.arms.items() if any(arm in arms for arms in run.values())}
         self.pairs = [pair for pair in self.pairs if any(set(pair) <= {*arms} for arms in run.values())]

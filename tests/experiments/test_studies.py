@@ -219,7 +219,8 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
         ("first_seed=4", "first_seed must be 3 at most, the least of seeds and seeds_of, but is 4"),
-        ("+arms_of.default=[oar_g]", "arms_of.default must hold the reference 'grpo'"),
+        ("+arms_of.default=[oar_g]", "arms_of.default must hold the reference 'grpo' and one more"),
+        ("+arms_of.default=[grpo]", "arms_of.default must hold the reference 'grpo' and one more"),
         ("+seeds_of.default=4", r"seeds_of.default must be seeds \(3\) at most, but is 4"),
         (
             "+seeds_of.nothing=1",
@@ -290,10 +291,11 @@ def test_a_study_may_leave_arms_out_under_a_condition(tmp_path) -> None:
     assert "| default | `grpo` | `oar_g` | -6.2 ± 3.6 | [" in page.read_text()
     told = json.loads((tmp_path / "toy" / "provenance.json").read_text())["study"]["seconds"]
     assert {condition: [*arms] for condition, arms in told.items()} == {"default": ["grpo", "oar_g"], "hard": ["grpo"]}
-    cfg, _ = study(
-        "oar_s_outcome", "only=[parts,words]", "+arms_of.parts=[grpo,oar_s_outcome]", "+arms_of.words=[grpo]"
-    )
-    assert ([*cfg.arms], cfg.pairs) == (["grpo", "oar_s_outcome"], [])
+    apart = ["+arms_of.parts=[grpo,oar_s_outcome]", "+arms_of.words=[grpo,oar_s_outcome_shuffled]"]
+    cfg, _ = study("oar_s_outcome", "only=[parts,words]", *apart)
+    assert cfg.pairs == []  # no condition runs both
+    cfg, _ = study("oar_s_outcome", "only=[parts]", apart[0])
+    assert [*cfg.arms] == ["grpo", "oar_s_outcome"]
 
 
 def test_a_page_with_pairs_and_logged_metrics_is_judged_anew_from_its_folder(tmp_path) -> None:
