@@ -1,6 +1,7 @@
 """Programs: `@entry` makes a function of a composed configuration one, which explains what a user can mend."""
 
 import os
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
@@ -51,13 +52,17 @@ def entry(main: Callable[[DictConfig], None]) -> Callable[..., None]:
             except (HydraException, OmegaConfBaseException, OSError, ValueError) as error:
                 if OURS in getattr(error, "__notes__", ()) or isinstance(error, BrokenPipeError):
                     raise
-                raise ConfigError(_sentence(name, error)) from error
+                typed = get_args_parser().parse_args()
+                sentence = _sentence(name, typed, error)
+                if not typed.help or typed.overrides:
+                    raise ConfigError(sentence) from error
+                # Hydra composes no help without a choice.
+                print(f"{(CONF / f'{name}.yaml').read_text(encoding='utf-8')}\n{sentence}")
 
     return program
 
 
-def _sentence(name: str, error: Exception) -> str:
+def _sentence(name: str, typed: Namespace, error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, HydraException):  # a missing choice is both
         return f"{error.filename} cannot be made or written ({error.strerror}): choose another output_dir."
-    typed = get_args_parser().parse_args()
     return mistake(name, typed.overrides, error, multirun=typed.multirun)

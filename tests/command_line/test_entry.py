@@ -139,6 +139,16 @@ def test_what_hydra_offers_works(run: Program) -> None:
         assert errors == ""
 
 
+def test_help_needs_no_choice_of_a_group_that_has_no_default(run: Program) -> None:
+    code, out, _ = run(study.main, "--help")
+    assert code is None
+    assert "parallel_runs: 2 # runs at a time" in out
+    assert "experiment must be chosen: experiment=carry_over or ceilings" in out
+    code, _, errors = run(study.main, "--help", "seds=3")  # a mistake stays one
+    assert code == 2
+    assert "did you mean seeds" in errors
+
+
 def test_the_first_line_is_the_resolved_run(run: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oar.launch.supervisor.train", lambda cfg, folder: 0)
     code, out, _ = run(train.main, "method=oar_g", "learner.steps=7", "seed=3", "output_dir=here")
