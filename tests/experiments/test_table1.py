@@ -125,6 +125,15 @@ def test_overhead_is_the_ratio_of_median_steps(text: str) -> None:
     assert table["Base model"]["overhead"] == ""
 
 
+def test_no_overhead_is_told_between_machines(tmp_path: Path) -> None:
+    cells = [make_cell(tmp_path, method, 0, 50, 30, of) for method, of in (("grpo", 20.0), ("oar_p", 4.0))]
+    evaluation = json.loads((cells[1][1] / "evaluation.json").read_text())
+    evaluation["provenance"]["gpu"] = "fast"
+    (cells[1][1] / "evaluation.json").write_text(json.dumps(evaluation))
+    (sampled, *_) = tables(write(cells, tmp_path / "out"))
+    assert (sampled["GRPO"]["overhead"], sampled["OAR-P"]["overhead"]) == ("1.00x (20.00 s/step)", "(4.00 s/step)")
+
+
 def test_seeds_may_have_run_on_different_machines(tmp_path: Path) -> None:
     """GRPO and OAR-P on a slow one, 20 and 30 s a step, and on a fast one, 2 and 4 s."""
     seconds = {("grpo", 0): 20.0, ("grpo", 1): 2.0, ("oar_p", 0): 30.0, ("oar_p", 1): 4.0, ("oar_g", 1): 3.0}
