@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from experiments.study.ceilings import committed_regimes, earlier_page, kind_of, write_ceilings
 from experiments.study.page import write_results
+from experiments.study.rates import at_rate
 from oar.command_line.entry import entry
 from oar.command_line.overrides import key_of, overrides_of_runs
 from oar.common.errors import ConfigError
@@ -89,6 +90,7 @@ class StudyConfig(TrainConfig):
         self.conditions = {name: self.conditions[name] for name in self.only or self.conditions}
         if not self.ceilings:  # where earlier pages may have the reference, and arms that no regime of this one runs
             self._leave_out_what_is_not_run()
+            self._make_rates_conditions()
         if self.placement and not self.pairs:
             raise ConfigError(
                 "placement=true compares arms with their controls, so pairs must name them, but is empty."
@@ -105,9 +107,19 @@ class StudyConfig(TrainConfig):
         self.arms = {arm: how for arm, how in self.arms.items() if any(arm in arms for arms in run.values())}
         self.pairs = [pair for pair in self.pairs if any(set(pair) <= {*arms} for arms in run.values())]
 
+    def _make_rates_conditions(self) -> None:
+        """At several learning rates each is a condition: what is compared is within one."""
+        if not self.rates:
+            return
+        at = {at_rate(name, rate): (name, rate) for name in self.conditions for rate in self.rates}
+        changed, arms, seeds = self.conditions, self.arms_of, self.seeds_of
+        self.conditions = {new: [*changed[name], f"learner.lr={rate}"] for new, (name, rate) in at.items()}
+        self.arms_of = {new: arms[name] for new, (name, _) in at.items() if name in arms}
+        self.seeds_of = seeds | {new: seeds[name] for new, (name, _) in at.items() if name in seeds}
+
     def compared(self) -> Iterator[tuple[str, str, list[str]]]:
         """Condition, arm and overrides of all that is run under a seed."""
-        rates: list[float | None] = [*self.rates]
+        rates: list[float | None] = [*self.rates] if self.ceilings else []  # elsewhere they are conditions
         for rate in rates or [None]:
             for condition, changed in self.conditions.items():
                 for arm in self.arms_of.get(condition, self.arms):

@@ -11,6 +11,7 @@ from experiments.study.curves import draw_study_curves
 from experiments.study.mistakes import draw_mistakes, mistakes_shares, mistakes_table
 from experiments.study.overview import choice_and_gain, overview
 from experiments.study.placement import QUANTITIES, placement_table
+from experiments.study.rates import draw_rates, with_best_rates
 from experiments.study.studies import (
     arm_differences,
     arm_scores,
@@ -42,6 +43,8 @@ def write_results(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, p
     `about`: `experiments.study.__main__.described`. Everything is read and compared before anything is written. Raises DataError
     where runs cannot be compared.
     """
+    if about["rates"]:
+        runs, about = with_best_rates(runs, about)
     tables = {"scores.csv": arm_scores(runs), "differences.csv": arm_differences(runs, reference=about["reference"])}
     if about["pairs"]:
         tables[PAIRS] = pair_differences(runs, about["pairs"])
@@ -87,6 +90,8 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
     if pairs is not None:
         line = pairs["arm"].map(label) + " - " + pairs["reference"].map(label)
         draw_differences(pairs.assign(line=line), folder / "pairs.png", reference="the other of the pair")
+    if about.get("rates"):  # studies of before have no such key
+        draw_rates(scores, METRICS, folder / "rates.png")
     logged = pd.read_csv(folder / LOGGED) if (folder / LOGGED).is_file() else None
     curves = folder / CURVES  # older studies kept none, and their pictures of curves stay as they were drawn
     if curves.is_file():

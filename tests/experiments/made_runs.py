@@ -140,6 +140,7 @@ def toy_study(**switches: bool) -> dict[str, Any]:
             "mistakes": False,
             "placement": False,
             "beside": [],
+            "rates": [],
         },
         **switches,
     }

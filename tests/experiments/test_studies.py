@@ -184,7 +184,8 @@ def test_every_study_composes_and_its_runs_are_all_different(name) -> None:
     cfg, runs = study(name, "seeds=1")
     assert cfg.name == name
     compared = [(condition, arm) for condition in cfg.conditions for arm in cfg.arms_of.get(condition, cfg.arms)]
-    assert [(run.condition, run.arm) for run in runs] == compared * max(1, len(cfg.rates))
+    rates = len(cfg.rates) if cfg.ceilings else 1  # of accuracy: conditions
+    assert [(run.condition, run.arm) for run in runs] == compared * max(1, rates)
     assert len({run.folder for run in runs}) == len(runs)
     for run in runs:
         mode = "disabled" if cfg.ceilings else "offline"  # many short runs in one process
