@@ -34,7 +34,7 @@ from oar.analysis.thresholds import STEPS, at_best_rate, steps_to_threshold
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
 from oar.common.provenance import machines
-from oar.runs.folder import Run
+from oar.runs.folder import START_WEIGHTS, Run
 
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
@@ -63,6 +63,7 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
             about[key] = told["study"].get(key, {}) | about[key]
         about["overrides"] = [one for one in about["overrides"] if one in told["study"]["overrides"]]
         about["steps"] = sorted({*told["study"]["steps"], *about["steps"]})
+    check_starts(costs)
     about |= {"runs": len(costs), "rates": sorted(costs["rate"].unique()), "seeds": int(costs["seed"].nunique())}
     made = [one for *_, told in earlier for one in (*told["study"].get("beside", []), told)]
     by_command = {one["command"]: one for one in made if one["command"] != provenance["command"]}
@@ -130,7 +131,7 @@ def in_order(of_runs: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def run_costs(run: Run) -> dict[str, Any]:
-    """Of a run: condition, arm, rate (of learning), seed, reached, and COSTS up to there; where it never gets there, in all.
+    """Condition, arm, rate (of learning), seed, START_WEIGHTS, reached, and COSTS up to there (in all, where it did not).
 
     tokens: of the training completions, and of the continuations that value their states; seconds: of the training steps,
     without the points of the curve; start and last: of the curve; causal_auc: of `causal_auc`.
@@ -149,6 +150,7 @@ def run_costs(run: Run) -> dict[str, Any]:
         "arm": run.arm,
         "rate": float(run.settings.learner.lr),
         "seed": run.seed,
+        START_WEIGHTS: run.provenance.get(START_WEIGHTS),
         "reached": bool(len(there)),
         "steps": steps,
         "tokens": round(float(tokens)),
@@ -157,6 +159,17 @@ def run_costs(run: Run) -> dict[str, Any]:
         "last": float(curve.iloc[-1]),
         AUC: round(causal_auc(run), 3),
     }
+
+
+def check_starts(costs: pd.DataFrame) -> None:
+    """Raises DataError where runs of a seed began with other weights: arms are compared under the same seeds."""
+    known = costs.reindex(columns=[*RUN, START_WEIGHTS]).dropna()  # older pages do not say what their runs began with
+    for (condition, seed), own in known.groupby(["condition", "seed"]):
+        if own[START_WEIGHTS].nunique() > 1:
+            raise DataError(
+                f"Runs of {condition} under seed {seed} must begin with the same weights to be compared, but do not (another "
+                "processor rounds otherwise and teaches another base model): give the new ones other seeds, with first_seed."
+            )
 
 
 def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> pd.DataFrame:

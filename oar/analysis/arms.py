@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from oar.common.errors import DataError
 from oar.evaluation.evaluate import GREEDY_METRIC, MEAN, SAMPLED_METRIC
 from oar.evaluation.graded import Scores
-from oar.runs.folder import Run
+from oar.runs.folder import Run, check_same_start
 from oar.statistics.accuracy import Accuracy, accuracy
 from oar.statistics.intervals import RESAMPLES, Estimate, estimate, student_interval, student_p
 from oar.statistics.power import sd_interval, seeds_needed, smallest_shown
@@ -27,8 +27,13 @@ Arms = Sequence[Sequence[Run]]  # by arm, and within an arm by seed, the same se
 
 
 def paired(arms: Sequence[Mapping[int, Run]]) -> Arms:
-    """The runs of the seeds that all arms have; `arms`: of each its runs by seed."""
+    """The runs of the seeds that all arms have; `arms`: of each its runs by seed.
+
+    Raises DataError where runs of a seed began with other weights (`check_same_start`).
+    """
     seeds = sorted(set.intersection(*(set(arm) for arm in arms)))
+    for seed in seeds:
+        check_same_start([arm[seed] for arm in arms])
     return [[arm[seed] for seed in seeds] for arm in arms]
 
 

@@ -13,7 +13,7 @@ import torch
 from oar.common.files import shown
 from oar.common.kernels import choose_kernels
 from oar.common.progress import step_bar
-from oar.common.provenance import ROOT, collect_provenance, git_state
+from oar.common.provenance import ROOT, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed
 from oar.config import TrainConfig
 from oar.config.evaluation import Sampling
@@ -39,11 +39,12 @@ from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
 from oar.method.forward.logprobs import score_completions
-from oar.model.load import load_tokenizer, load_trained
+from oar.model.load import load_tokenizer, load_trained, weight_files
 from oar.rollout.access import engine_token
 from oar.rollout.client.servers import engine_at
 from oar.rollout.release import refuse_other_release
 from oar.rollout.sync import make_sync
+from oar.runs.folder import START_WEIGHTS
 from oar.runs.tracking import SAMPLES, Tracker, start_tracker
 from oar.tasks.data.sources import load_benchmarks
 from oar.tasks.task import Task
@@ -110,6 +111,7 @@ def run_training(cfg: TrainConfig, folder: Path, start_model: Path, engine_urls:
     data = {"train": learner.source.origin()} | {name: found.origin for name, found in benchmarks.items()}
     provenance |= {
         "data": data,
+        START_WEIGHTS: files_hash(weight_files(start_model)),
         "seed": cfg.seed,
         "first_step": first,
         "step": learner.step,

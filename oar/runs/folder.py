@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from oar.config.saved import saved_config
 from oar.evaluation.evaluate import MEAN
 from oar.evaluation.graded import Evaluation, Scores, check_same, problem_scores, read_evaluation, right_samples
 from oar.runs.tracking import METRICS, TIMINGS
+
+START_WEIGHTS = "start_weights"  # of a run's provenance: the hash of the weights that it began with
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,22 @@ def check_alike(runs: Sequence[Run]) -> None:
     evaluations = [run.evaluation for run in runs if run.evaluation is not None]
     for evaluation in evaluations[1:]:
         check_same(evaluations[0], evaluation)
+
+
+def check_same_start(runs: Sequence[Run]) -> None:
+    """Raises DataError where two runs have the same settings of the model, but began with other weights.
+
+    Another processor rounds otherwise and teaches another base model from the same settings. Older runs do not say what they
+    began with.
+    """
+    known = [run for run in runs if START_WEIGHTS in run.provenance]
+    for one, other in combinations(known, 2):
+        alike = one.settings.model == other.settings.model
+        if alike and one.provenance[START_WEIGHTS] != other.provenance[START_WEIGHTS]:
+            raise DataError(
+                f"{one.folder} and {other.folder} must begin with the same weights to be compared, but each began with its own "
+                "(another processor rounds otherwise and teaches another base model): train both from one."
+            )
 
 
 def read_lines(path: Path) -> pd.DataFrame:

@@ -144,5 +144,13 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     assert len(curves.drop_duplicates(["condition", "arm", "rate", "seed"])) == 16
     points = curves.set_index(["condition", "arm", "rate", "seed"]).loc[("one", "oar_p", 1e-3, 1)]
     assert points["reward"].tolist() == pytest.approx([0.3, 0.91])  # not the curve of before as well
+    # Of a seed of a condition all runs that say so began with the same weights.
+    here, there = (replace(anew, provenance={**anew.provenance, "start_weights": text}) for text in "ab")
+    write_ceilings(about, [here], before, first)
+    write_ceilings(
+        about | {"beside": [str(before)]}, [there], after, first
+    )  # the same run anew: the one of before goes
+    with pytest.raises(DataError, match="Runs of one under seed 1 must begin with the same weights"):
+        write_ceilings(about | {"beside": [str(before)]}, [replace(there, arm="oar_gn")], after, first)
     with pytest.raises(DataError, match=r"has no steps\.csv"):
         write_ceilings(more | {"beside": [str(tmp_path)]}, runs, after, {"command": "x"})

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -84,6 +85,25 @@ def test_runs_of_other_problems_are_not_compared(tmp_path) -> None:
     runs = [finished(tmp_path, "grpo", 2, {"a": EASY}), finished(tmp_path, "oar_g", 2, {"a": EASY}, keep_samples=False)]
     with pytest.raises(DataError, match=r"samples\.parquet"):
         arm_differences(runs, reference="grpo")
+
+
+def test_runs_that_began_with_other_weights_are_not_compared(tmp_path) -> None:
+    """Of one seed and of one model's settings; a seed may have weights of its own, and older runs do not say theirs."""
+    began = {("grpo", 1): "a", ("oar_g", 1): "a", ("grpo", 2): "b", ("oar_g", 2): "b", ("grpo", 3): "c"}
+
+    runs = three_seeds(tmp_path)
+
+    def compared(weights):
+        told = [{"start_weights": weights[key]} if (key := (run.arm, run.seed)) in weights else {} for run in runs]
+        began = [replace(run, provenance={**run.provenance, **more}) for run, more in zip(runs, told, strict=True)]
+        return len(arm_differences(began, reference="grpo"))
+
+    assert compared(began) == 2
+    with pytest.raises(DataError, match=r"seed2 and .*seed2 must begin with the same weights"):
+        compared(began | {("oar_g", 2): "a"})
+    for run in runs:
+        run.settings.model.name = run.arm  # another model has other weights
+    assert compared(began | {("oar_g", 2): "a"}) == 2
 
 
 def test_pairs_are_differences_of_any_two_arms(tmp_path) -> None:

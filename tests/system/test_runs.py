@@ -1,5 +1,6 @@
 """Whole runs with the real engine: every method trains, runs repeat to the byte, and an interrupted run goes on."""
 
+import hashlib
 import json
 import os
 import resource
@@ -76,7 +77,7 @@ def test_what_a_run_leaves(finished_run: FinishedRun, base_engine: VllmEngine) -
 
 
 def test_interrupted_run_goes_on_to_the_same_bytes(
-    finished_run: FinishedRun, base_engine: VllmEngine, tmp_path: Path
+    finished_run: FinishedRun, base_engine: VllmEngine, base_model: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "broken"
     options = (*SMALL, "method=oar_g", "learner.steps=5", "tracking=disabled", "tracking.samples=12")
@@ -99,10 +100,12 @@ def test_interrupted_run_goes_on_to_the_same_bytes(
     for name in ("metrics.jsonl", "evaluation.csv", "samples.jsonl"):
         assert (folder / name).read_bytes() == (finished_run.folder / name).read_bytes(), name
     begun, whole = (
-        json.loads((one / "evaluation.json").read_text())["provenance"]["first_step"]
-        for one in (folder, finished_run.folder)
+        json.loads((one / "evaluation.json").read_text())["provenance"] for one in (folder, finished_run.folder)
     )
-    assert (whole, begun >= 3) == (1, True)
+    assert (whole["first_step"], begun["first_step"] >= 3) == (1, True)
+    # Both say that they began with the base model, not with a checkpoint.
+    base = hashlib.sha256(hashlib.sha256((base_model / "model.safetensors").read_bytes()).digest()).hexdigest()
+    assert whole["start_weights"] == begun["start_weights"] == base
 
 
 def test_the_next_batch_is_drawn_during_the_update(base_engine: VllmEngine, base_model: Path, tmp_path: Path) -> None:
