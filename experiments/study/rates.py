@@ -37,6 +37,7 @@ def with_best_rates(runs: Sequence[Run], about: Mapping[str, Any]) -> tuple[list
     best = of.loc[of.groupby(["base", "arm"], sort=False)["mean"].idxmax()]
     place = {(row.condition, row.arm): f"{row.base}{BEST}" for row in best.itertuples()}
     again = [replace(run, condition=place[key]) for run in runs if (key := (run.condition, run.arm)) in place]
+    again.sort(key=lambda run: [*about["arms"]].index(run.arm))
     said = {
         f"{base}{BEST}": [f"each arm at its best rate ({', '.join(own['arm'] + ' ' + own['rate'])})"]
         for base, own in best.groupby("base", sort=False)
@@ -55,4 +56,5 @@ def draw_rates(scores: pd.DataFrame, titles: Mapping[str, str], path: Path) -> N
         for metric in METRICS
     }
     looks = looks_of(list(rows["series"].unique()))
-    draw_lines(panels, path, looks=looks, columns=len(METRICS), xlabel="learning rate", xscale="log")
+    ticks = sorted(rows["step"].unique())
+    draw_lines(panels, path, looks=looks, columns=len(METRICS), xlabel="learning rate", logarithmic=ticks)

@@ -14,8 +14,8 @@ QUARTER, HALF, MOST, ALL = [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0
 # Percent by rate and arm, of seeds 1 and 2: GRPO's best is 0.0002, OAR-G's 0.0001 (a lucky seed alone does not count).
 SCORES = {
     ("toy-lr0.0001", "grpo"): [QUARTER, HALF],
-    ("toy-lr0.0002", "grpo"): [HALF, MOST],
     ("toy-lr0.0001", "oar_g"): [ALL, MOST],
+    ("toy-lr0.0002", "grpo"): [HALF, MOST],
     ("toy-lr0.0002", "oar_g"): [ALL],
 }
 

@@ -145,19 +145,22 @@ def draw_lines(
     legend: str = "",
     height: float = 2.8,
     xlabel: str = "training step",
-    xscale: str = "linear",
+    logarithmic: Sequence[float] = (),
 ) -> None:
     """A panel per title with `lines` over training steps, or over what `xlabel` says, so many beside each other, and one legend.
 
     `windows`: by title the steps of the running mean; `sharey`: the panels of a row have one scale; `legend`: its title;
-    `height`: of a panel, in inches; `xscale`: as matplotlib calls it.
+    `height`: of a panel, in inches; `logarithmic`: the ticks of an axis of that scale.
     """
     down = -(-len(rows) // columns)
     with picture(path, 0.8 + height * down) as figure:
         grid = panels(figure, list(rows), columns, sharey="row" if sharey else False)
         for axes, (title, own) in zip(grid, rows.items(), strict=True):
             lines(axes, own, looks=looks, window=(windows or {}).get(title, 1))
-            axes.set_xscale(xscale)
+            if logarithmic:
+                axes.set_xscale("log")
+                axes.set_xticks([], minor=True)
+                axes.set_xticks(logarithmic, [f"{tick:g}" for tick in logarithmic])
         for axes in grid[-columns:]:
             axes.set_xlabel(xlabel)
         legend_below(figure, series_of(grid, looks), legend)
