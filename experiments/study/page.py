@@ -89,7 +89,7 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
     pairs = pd.read_csv(folder / PAIRS) if (folder / PAIRS).is_file() else None
     if pairs is not None:
         line = pairs["arm"].map(label) + " - " + pairs["reference"].map(label)
-        draw_differences(pairs.assign(line=line), folder / "pairs.png", reference="the other of the pair")
+        draw_differences(pairs.assign(line=line), folder / "pairs.png", reference=None)
     if about.get("rates"):  # studies of before have no such key
         draw_rates(scores, METRICS, folder / "rates.png")
     logged = pd.read_csv(folder / LOGGED) if (folder / LOGGED).is_file() else None
@@ -157,8 +157,12 @@ def logged_rows(table: pd.DataFrame, names: Sequence[str]) -> list[list[object]]
     return lines
 
 
-def draw_differences(table: pd.DataFrame, path: Path, *, reference: str) -> None:
-    """A panel per metric, a line per condition and arm, which has the arm's name where the table has no column `line`."""
+def draw_differences(table: pd.DataFrame, path: Path, *, reference: str | None) -> None:
+    """A panel per metric, a line per condition and arm, which has the arm's name where the table has no column `line`.
+
+    `reference`: what all are compared with; None where each line says it.
+    """
+    against = f"difference from {label(reference)} (points)" if reference else "difference (points)"
     several = table["condition"].nunique() > 1
     line = table.get("line", table["arm"].map(label)) + ("  (" + table["condition"] + ")" if several else "")
     rows = table.rename(columns={"difference": "value", "arm": "series"}).assign(line=line)
@@ -168,6 +172,6 @@ def draw_differences(table: pd.DataFrame, path: Path, *, reference: str) -> None
         path,
         looks=looks_of(list(rows["series"].unique())),
         beside=dict.fromkeys(panels, 0.0),
-        xlabel=dict.fromkeys(panels, f"difference from {label(reference)} (points)"),
+        xlabel=dict.fromkeys(panels, against),
         note=THICK,
     )
