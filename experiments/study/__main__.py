@@ -69,6 +69,8 @@ class StudyConfig(TrainConfig):
         for pair in self.pairs:
             if len(pair) != 2 or not set(pair) <= set(self.arms):
                 raise ConfigError(f"Every entry of pairs must hold two of the arms, but one is {pair}.")
+        if len({*self.rates}) < len(self.rates):
+            raise ConfigError(f"rates must differ from one another, but are {self.rates}.")
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
         least = min([self.seeds, *self.seeds_of.values()])

@@ -28,13 +28,11 @@ def with_best_rates(runs: Sequence[Run], about: Mapping[str, Any]) -> tuple[list
     A rate that was run under fewer seeds than another one of the arm does not count. `about`: `described` of the study, whose
     conditions name these rates then.
     """
-    scores = arm_scores(runs)
-    sampled = scores[(scores["benchmark"] == MEAN) & (scores["metric"] == SAMPLED_METRIC)]
-    of = sampled.groupby(["condition", "arm"], sort=False)["value"].agg(["mean", "count"]).reset_index()
-    of[["base", "rate"]] = of["condition"].str.rsplit(AT, n=1, expand=True)
-    by_arm = of.groupby(["base", "arm"], sort=False)
-    of = of[of["count"] == by_arm["count"].transform("max")]
-    best = of.loc[of.groupby(["base", "arm"], sort=False)["mean"].idxmax()]
+    scores, arm = _by_rate(arm_scores(runs)), ["base", "arm"]
+    sampled = scores[scores["metric"] == SAMPLED_METRIC]
+    of = sampled.groupby([*arm, "condition", "rate"], sort=False)["value"].agg(["mean", "count"]).reset_index()
+    of = of[of["count"] == of.groupby(arm)["count"].transform("max")]
+    best = of.loc[of.groupby(arm, sort=False)["mean"].idxmax()]
     place = {(row.condition, row.arm): f"{row.base}{BEST}" for row in best.itertuples()}
     again = [replace(run, condition=place[key]) for run in runs if (key := (run.condition, run.arm)) in place]
     again.sort(key=lambda run: [*about["arms"]].index(run.arm))
@@ -47,8 +45,7 @@ def with_best_rates(runs: Sequence[Run], about: Mapping[str, Any]) -> tuple[list
 
 def draw_rates(scores: pd.DataFrame, titles: Mapping[str, str], path: Path) -> None:
     """A panel per condition and metric (by its title): percent of held-out problems over the learning rate; of scores.csv."""
-    at = scores[(scores["benchmark"] == MEAN) & ~scores["condition"].str.endswith(BEST)].copy()
-    at[["base", "rate"]] = at["condition"].str.rsplit(AT, n=1, expand=True)
+    at = _by_rate(scores)
     rows = at.assign(step=at["rate"].astype(float)).rename(columns={"arm": "series", "seed": "run"})
     panels = {
         f"{base}: {titles[metric]} (%)": rows[(rows["base"] == base) & (rows["metric"] == metric)]
@@ -58,3 +55,10 @@ def draw_rates(scores: pd.DataFrame, titles: Mapping[str, str], path: Path) -> N
     looks = looks_of(list(rows["series"].unique()))
     ticks = sorted(rows["step"].unique())
     draw_lines(panels, path, looks=looks, columns=len(METRICS), xlabel="learning rate", logarithmic=ticks)
+
+
+def _by_rate(scores: pd.DataFrame) -> pd.DataFrame:
+    """The means over benchmarks at each rate, with `base`, the condition without it, and `rate` as it is written."""
+    at = scores[(scores["benchmark"] == MEAN) & ~scores["condition"].str.endswith(BEST)].copy()
+    at[["base", "rate"]] = at["condition"].str.rsplit(AT, n=1, expand=True)
+    return at

@@ -239,6 +239,7 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("reference=best", "arms must hold the reference 'best'"),
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
+        ("rates=[1e-4,0.0001]", "rates must differ from one another, but are"),
         ("first_seed=4", "first_seed must be 3 at most, the least of seeds and seeds_of, but is 4"),
         ("+arms_of.default=[oar_g]", "arms_of.default must hold the reference 'grpo' and one more"),
         ("+arms_of.default=[grpo]", "arms_of.default must hold the reference 'grpo' and one more"),
