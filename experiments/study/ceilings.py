@@ -27,6 +27,7 @@ from experiments.study.reward_curves import (
     reward_curves,
     threshold_tables,
 )
+from experiments.study.same_seeds import ENOUGH_SEEDS, seed_by_seed, several_rates
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import records, write_csv, write_page
@@ -41,7 +42,6 @@ CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
 MAP, STANDING, REWARDS = "map.png", "standing.png", "rewards.png"
 AUC = "causal_auc"  # of a run: what its credit found
-ENOUGH_SEEDS = 3  # of an arm that is called the best, or drawn
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
 MAP_SEEDS, MAP_REGIMES = 5, 3  # a regime on the map has so many seeds, an arm is in so many of these regimes
@@ -99,13 +99,14 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         TEMPLATE,
         provenance,
         study=about,
-        several=len({name for one in (provenance, *about.get("beside", [])) for name in machines(one)}) > 1,
+        mixed=len({name for one in (provenance, *about.get("beside", [])) for name in machines(one)}) > 1,
         summary=summary,
         shown=shown,
         drawn=drawn,
         fastest=first,
         added=added([one["command"] for one in (*about.get("beside", []), provenance)]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
+        several=several_rates(costs, about["reference"]),
         thresholds=threshold_tables(lower),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )
@@ -227,37 +228,6 @@ def standings(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> 
                 ends = {"standing": drawn.median(), "standing_low": drawn.max(), "standing_high": drawn.min()}
                 found[str(condition), arm] = {name: (slow - end) / gap for name, end in ends.items()}
     return pd.DataFrame.from_dict(found, orient="index", columns=["standing", "standing_low", "standing_high"])
-
-
-def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> dict[str, pd.DataFrame]:
-    """By condition under how many seeds an arm (row) gets there sooner, and later, than the reference and each control (column).
-
-    "4 : 1 of 5"; a seed counts for no side where both get there at the same point, or neither does. Each arm at its best rate.
-    Controls are held against the reference alone.
-    """
-    counted = costs.assign(steps=steps_to_threshold(costs))[at_best_rate(costs, costs)]
-    found: dict[str, pd.DataFrame] = {}
-    for condition, own in counted.groupby("condition", sort=False):
-        arms, steps = list(own["arm"].unique()), own.pivot(index="seed", columns="arm", values="steps")
-        controls = [arm for arm in arms if kinds[arm] == CONTROL]
-        found[str(condition)] = pd.DataFrame(
-            {
-                other: {
-                    arm: _sides(steps[[arm, other]]) if arm not in controls or other == reference else ""
-                    for arm in arms
-                    if arm != reference
-                }
-                for other in arms
-                if other == reference or other in controls
-            }
-        )
-    return found
-
-
-def _sides(pair: pd.DataFrame) -> str:
-    """Of two arms, a column each, seeds under which the first has fewer steps, and more, of those that both were run with."""
-    mine, other = pair.dropna().to_numpy().T
-    return f"{(mine < other).sum()} : {(mine > other).sum()} of {len(mine)}" if len(mine) else "no seed in common"
 
 
 def of_enough_seeds(arms: pd.DataFrame) -> pd.DataFrame:

@@ -76,13 +76,14 @@ def draw_rewards(curves: pd.DataFrame, costs: pd.DataFrame, arms: Sequence[str],
 
 def threshold_tables(found: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """By condition the same as text, `100 [80, 250]`: a row per arm and its number of seeds, a column per threshold."""
-    written = found.assign(steps=[_written(*row) for row in found[list(ENDS)].to_numpy()])
+    written = found.assign(steps=[steps_in_words(*row) for row in found[list(ENDS)].to_numpy()])
     return {
         str(condition): own.pivot(index=["arm", "seeds"], columns="threshold", values="steps").loc[own["arm"].unique()]
         for condition, own in written.groupby("condition", sort=False)
     }
 
 
-def _written(median: float, low: float, high: float) -> str:
+def steps_in_words(median: float, low: float, high: float) -> str:
+    """`100 [80, 250]`; infinite: not reached."""
     end = "not reached" if np.isinf(high) else f"{high:.0f}"
     return "not reached" if np.isinf(median) else f"{median:.0f} [{low:.0f}, {end}]"

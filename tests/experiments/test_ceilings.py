@@ -14,7 +14,6 @@ from experiments.study.ceilings import (
     kind_of,
     regimes,
     run_costs,
-    seed_by_seed,
     shown,
     standing_panels,
     summarised,
@@ -109,28 +108,6 @@ def test_an_arm_is_held_against_the_seeds_that_it_was_run_under() -> None:
     alone = summarised(costs_of([row for row in rows if row[3] == 4 or row[1] != "oar_p"]), KINDS, "grpo")
     assert math.isnan(alone.set_index("arm").loc["oar_p", "standing"])
     assert set(standing_panels(alone)["one"]["arm"]) == {"grpo", "oracle_causal"}
-
-
-def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
-    steps = {
-        "grpo": [(1, 30, True), (2, 30, True), (3, 40, False), (4, 10, True)],
-        "oar_p": [(1, 20, True), (2, 30, True), (3, 40, False), (5, 20, True)],
-        "oar_p_shuffled": [(1, 10, True), (2, 40, False), (3, 40, True), (5, 20, True)],
-    }
-    rows = [("one", arm, 1e-3, *run) for arm, runs in steps.items() for run in runs]
-    worse = [("one", "oar_p", 1e-4, seed, 10, seed == 1) for seed in (1, 2, 3)]  # a rate that is not oar_p's best
-    costs = pd.DataFrame([*rows, *worse], columns=["condition", "arm", "rate", "seed", "steps", "reached"])
-    table = seed_by_seed(costs, KINDS, "grpo")["one"]
-    assert table.to_dict() == {
-        # oar_p: seed 2 alike, 3 neither, 4 and 5 run with one arm alone
-        "grpo": {"oar_p": "1 : 0 of 3", "oar_p_shuffled": "2 : 1 of 3"},
-        "oar_p_shuffled": {"oar_p": "1 : 2 of 4", "oar_p_shuffled": ""},
-    }
-    alone = costs[(costs["arm"] != "oar_p") | (costs["seed"] == 5)]
-    assert seed_by_seed(alone, KINDS, "grpo")["one"]["grpo"].to_dict() == {
-        "oar_p": "no seed in common",
-        "oar_p_shuffled": "2 : 1 of 3",
-    }
 
 
 def test_a_line_is_of_the_seeds_that_its_arms_share() -> None:
