@@ -27,7 +27,7 @@ from experiments.study.reward_curves import (
     reward_curves,
     threshold_tables,
 )
-from experiments.study.same_seeds import ENOUGH_SEEDS, seed_by_seed, several_rates
+from experiments.study.same_seeds import ENOUGH_SEEDS, draw_rates, rates_tables, runs_at_rates, seed_by_seed
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import records, write_csv, write_page
@@ -40,7 +40,7 @@ from oar.runs.folder import START_WEIGHTS, Run
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
-MAP, STANDING, REWARDS = "map.png", "standing.png", "rewards.png"
+MAP, STANDING, REWARDS, RATES = "map.png", "standing.png", "rewards.png", "rates.png"
 AUC = "causal_auc"  # of a run: what its credit found
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
@@ -92,6 +92,9 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     summary = summarised(costs, about["kinds"], about["reference"])
     first = fastest(costs, about["kinds"], about["reference"])
     drawn = draw_ceilings(summary, first, curves, costs, arms_in_order(about), folder)
+    at_rates = runs_at_rates(costs, about["reference"])
+    if len(at_rates):
+        draw_rates(at_rates, folder / RATES)
     lower = lower_thresholds(curves, costs)
     write_csv(lower, folder / "thresholds.csv")
     return write_page(
@@ -106,7 +109,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         fastest=first,
         added=added([one["command"] for one in (*about.get("beside", []), provenance)]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
-        several=several_rates(costs, about["reference"]),
+        at_rates=rates_tables(at_rates, about["reference"]),
         thresholds=threshold_tables(lower),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )

@@ -53,8 +53,7 @@ def draw_rates(scores: pd.DataFrame, titles: Mapping[str, str], path: Path) -> N
         for metric in METRICS
     }
     looks = looks_of(list(rows["series"].unique()))
-    ticks = sorted(rows["step"].unique())
-    draw_lines(panels, path, looks=looks, columns=len(METRICS), xlabel="learning rate", logarithmic=ticks)
+    draw_lines(panels, path, looks=looks, columns=len(METRICS), xlabel="learning rate", logarithmic=True)
 
 
 def _by_rate(scores: pd.DataFrame) -> pd.DataFrame:

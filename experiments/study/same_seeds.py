@@ -1,12 +1,14 @@
 """Arms held against each other under the same seeds: seed by seed, and at several learning rates."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from experiments.study.reward_curves import steps_in_words
-from oar.analysis.reports.methods import CONTROL
+from oar.analysis.reports.figures import draw_lines
+from oar.analysis.reports.methods import CONTROL, looks_of
 from oar.analysis.thresholds import at_best_rate, steps_at_best_rate, steps_to_threshold
 
 ENOUGH_SEEDS = 3  # of an arm that is called the best, drawn, or compared at several rates
@@ -37,16 +39,15 @@ def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) 
     return found
 
 
-def several_rates(costs: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:
-    """By condition how soon arms get there at several learning rates, under the same seeds.
+def runs_at_rates(costs: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """The runs of `costs` that tell how an arm depends on the learning rate: of the same seeds at two rates or more.
 
-    `seeds`: those at all rates at which the reference was run under ENOUGH_SEEDS; conditions with ENOUGH_SEEDS and two rates.
-    `rates`: these. `arms`: those that were run under these seeds at two of the rates or more, each with `steps`, in words by
-    rate, `best`, its rate of the least median, and `sides`, seeds under which it is sooner and later than the reference, both
-    at their best.
+    Of a condition these are the rates at which the reference was run under ENOUGH_SEEDS, and the seeds that it was run under at
+    all of them; it has no row with fewer than ENOUGH_SEEDS such seeds or one such rate. An arm has the rates at which it was
+    run under all these seeds; with one such rate it has no row.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for condition, own in costs.groupby("condition", sort=False):
+    parts = []
+    for _, own in costs.groupby("condition", sort=False):
         seeds_at = own[own["arm"] == reference].groupby("rate")["seed"].agg(set)
         seeds_at = seeds_at[seeds_at.map(len) >= ENOUGH_SEEDS]
         seeds = set.intersection(*seeds_at) if len(seeds_at) > 1 else set()
@@ -54,22 +55,43 @@ def several_rates(costs: pd.DataFrame, reference: str) -> dict[str, dict[str, An
             continue
         runs = own[own["seed"].isin(seeds) & own["rate"].isin(seeds_at.index)]
         runs = runs[runs.groupby(["arm", "rate"])["seed"].transform("size") == len(seeds)]
-        runs = runs[runs.groupby("arm")["rate"].transform("nunique") > 1]
-        best = steps_at_best_rate(runs)["rate"].droplevel("condition")
-        steps = runs.assign(steps=steps_to_threshold(runs))
-        ends = steps.groupby(["arm", "rate"])["steps"].agg(["median", "min", "max"])
-        at_best = steps[at_best_rate(steps, runs)].pivot(index="seed", columns="arm", values="steps")
+        parts.append(runs[runs.groupby("arm")["rate"].transform("nunique") > 1])
+    return pd.concat(parts) if parts else costs.head(0)
+
+
+def rates_tables(runs: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:
+    """Of `runs_at_rates` by condition `seeds`, `rates` and `arms`.
+
+    Of each arm `steps`: in words, by rate; `best`: its rate of the least median; `sides`: under how many seeds it is sooner, and
+    later, than the reference, both at their best.
+    """
+    best, counted = steps_at_best_rate(runs)["rate"], runs.assign(steps=steps_to_threshold(runs))
+    ends = counted.groupby(["condition", "arm", "rate"])["steps"].agg(["median", "min", "max"])
+    written = {key: steps_in_words(*row) for key, row in zip(ends.index, ends.to_numpy(), strict=True)}
+    at_best = counted[at_best_rate(counted, runs)]
+    found: dict[str, dict[str, Any]] = {}
+    for condition, own in runs.groupby("condition", sort=False):
+        rates = sorted(own["rate"].unique())
+        steps = at_best[at_best["condition"] == condition].pivot(index="seed", columns="arm", values="steps")
         arms = {
             str(arm): {
-                "steps": {rate: steps_in_words(*row) for rate, row in zip(of.index, of.to_numpy(), strict=True)},
-                "best": best[arm],
-                "sides": _sides(at_best[[arm, reference]]) if arm != reference else "",
+                "steps": {rate: written[condition, arm, rate] for rate in rates if (condition, arm, rate) in written},
+                "best": best[condition, arm],
+                "sides": _sides(steps[[arm, reference]]) if arm != reference else "",
             }
-            for arm in runs["arm"].unique()
-            for of in [ends.loc[arm]]
+            for arm in own["arm"].unique()
         }
-        found[str(condition)] = {"seeds": sorted(seeds), "rates": sorted(seeds_at.index), "arms": arms}
+        found[str(condition)] = {"seeds": sorted(own["seed"].unique()), "rates": rates, "arms": arms}
     return found
+
+
+def draw_rates(runs: pd.DataFrame, path: Path) -> None:
+    """Of `runs_at_rates` a panel per condition: steps over the learning rate, with a cross where a run did not get there."""
+    drawn = {"arm": "series", "seed": "run", "rate": "step", "steps": "value"}
+    rows = runs.assign(marked=~runs["reached"].astype(bool)).rename(columns=drawn)
+    titles = {f"{condition}: steps": own for condition, own in rows.groupby("condition", sort=False)}
+    looks = looks_of(list(runs["arm"].unique()))
+    draw_lines(titles, path, looks=looks, columns=min(2, len(titles)), xlabel="learning rate", logarithmic=True)
 
 
 def _sides(pair: pd.DataFrame) -> str:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from experiments.study.same_seeds import seed_by_seed, several_rates
+from experiments.study.same_seeds import rates_tables, runs_at_rates, seed_by_seed
 from tests.experiments.made_curves import KINDS
 
 
@@ -45,8 +45,8 @@ def test_several_rates_are_compared_under_the_seeds_that_all_of_them_have() -> N
         *at_rates("oracle_causal", 3e-4, {1: 10, 2: 10, 3: 10}),
         *at_rates("grpo", 3e-4, {1: 40, 2: 50, 3: 60}, "share"),  # one rate
     ]
-    found = several_rates(pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "steps", "reached"]), "grpo")
-    assert found == {
+    costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "steps", "reached"])
+    assert rates_tables(runs_at_rates(costs, "grpo"), "grpo") == {
         "one": {
             "seeds": [1, 2, 3],
             "rates": [1e-4, 3e-4],
@@ -61,3 +61,5 @@ def test_several_rates_are_compared_under_the_seeds_that_all_of_them_have() -> N
             },
         }
     }
+    alone = runs_at_rates(costs[costs["seed"] > 1], "grpo")  # two seeds in common
+    assert rates_tables(alone, "grpo") == {}

@@ -145,12 +145,12 @@ def draw_lines(
     legend: str = "",
     height: float = 2.8,
     xlabel: str = "training step",
-    logarithmic: Sequence[float] = (),
+    logarithmic: bool = False,
 ) -> None:
     """A panel per title with `lines` over training steps, or over what `xlabel` says, so many beside each other, and one legend.
 
     `windows`: by title the steps of the running mean; `sharey`: the panels of a row have one scale; `legend`: its title;
-    `height`: of a panel, in inches; `logarithmic`: the ticks of an axis of that scale.
+    `height`: of a panel, in inches; `logarithmic`: of that scale, with a tick at each value that a panel has.
     """
     down = -(-len(rows) // columns)
     with picture(path, 0.8 + height * down) as figure:
@@ -160,7 +160,8 @@ def draw_lines(
             if logarithmic:
                 axes.set_xscale("log")
                 axes.set_xticks([], minor=True)
-                axes.set_xticks(logarithmic, [f"{tick:g}" for tick in logarithmic])
+                ticks = sorted(own["step"].unique())
+                axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         for axes in grid[-columns:]:
             axes.set_xlabel(xlabel)
         legend_below(figure, series_of(grid, looks), legend)
