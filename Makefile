@@ -161,7 +161,7 @@ ablation-probe: setup ## What stands for the model's answer; with OUT its page
 signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location|open_outcomes|method_signals
 	@$(call program,signals)
 
-study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics, methods, ceilings, carry_over, reward_head, oar_s_outcome, matched_cost, learning_rates)
+study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics, methods, ceilings, carry_over, reward_head, oar_s_outcome, matched_cost, learning_rates, table1_rates)
 	@$(call program,study)
 
 # The table of accuracy first, which trains; then what the signals say of known tokens, which trains one model.
