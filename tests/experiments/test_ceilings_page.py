@@ -66,7 +66,9 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     about |= {"conditions": {"one": []}, "in_words": {"one": "a few words"}, "arms": {arm: [] for arm in KINDS}}
     folder = tmp_path / "out"
     folder.mkdir()
-    text = write_ceilings(about, runs_of(tmp_path / "runs"), folder, {"command": "toy", "cpu": "one"}).read_text()
+    slower = [made(tmp_path / "runs", "grpo", seed, {0: 0.3, 40: 0.95}, rate=3e-4) for seed in (1, 2, 3)]
+    runs = [*runs_of(tmp_path / "runs"), *slower]
+    text = write_ceilings(about, runs, folder, {"command": "toy", "cpu": "one"}).read_text()
     assert "several processors" not in text
     assert (
         "| `oar_p` | method | 0.001 * | 20 [20, 20] | 1,600 [1,600, 1,600] | 10 [10, 10] | 0.50 | 3 of 3 | 0.91 |  | 90 |"
@@ -75,7 +77,9 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     assert "| one | a few words | 3 | 30 [30, 30] | `oar_p` 20 [20, 20] | `oracle_causal` 10 [10, 10] |" in text
     assert "| 1 of 3 | 0.78 |" in text  # the control, whose last rewards are 0.95, 0.7 and 0.7
     assert "| `oar_p` | 3 : 0 of 3 | 3 : 0 of 3 |" in text
-    assert (folder / "standing.png").read_bytes().startswith(b"\x89PNG")
+    assert "| `oar_p` | 30 [30, 30] | **20 [20, 20]** | 3 : 0 of 3 |" in text  # at 3e-4 and 1e-3, then against GRPO
+    for name in ("standing.png", "rates.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
     assert "map.png" not in text
     assert committed_regimes(folder)["one"]["practical"] == {"arm": "oar_p", "steps": 20.0}
     judge(folder, analysis={"command": "reanalyse"})
@@ -96,6 +100,7 @@ def test_a_page_where_nothing_stands_shows_the_rewards(tmp_path: Path) -> None:
     text = write_ceilings(about, runs, folder, {"command": "toy", "cpu": "one"}).read_text()
     assert "(rewards.png)" in text
     assert "standing.png" not in text
+    assert "rates.png" not in text
     assert (folder / "rewards.png").read_bytes().startswith(b"\x89PNG")
     assert "| one |  | 1 | not by 40 steps | not by 40 steps | not run |" in text
 
