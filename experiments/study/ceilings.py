@@ -31,7 +31,7 @@ from experiments.study.same_seeds import ENOUGH_SEEDS, draw_rates, rates_tables,
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import records, write_csv, write_page
-from oar.analysis.thresholds import STEPS, at_best_rate, steps_to_threshold
+from oar.analysis.thresholds import MANY_SEEDS, STEPS, at_best_rate, steps_to_threshold
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
 from oar.common.provenance import machines
@@ -44,7 +44,7 @@ MAP, STANDING, REWARDS, RATES = "map.png", "standing.png", "rewards.png", "rates
 AUC = "causal_auc"  # of a run: what its credit found
 CEILING = 1.0  # of `standing`
 LOWEST = -1.0  # that is drawn: one late run would squeeze all others
-MAP_SEEDS, MAP_REGIMES = 5, 3  # a regime on the map has so many seeds, an arm is in so many of these regimes
+MAP_REGIMES = 3  # an arm on the map is in so many regimes
 
 
 def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, provenance: Mapping[str, Any]) -> Path:
@@ -102,6 +102,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         TEMPLATE,
         provenance,
         study=about,
+        many_seeds=MANY_SEEDS,
         mixed=len({name for one in (provenance, *about.get("beside", [])) for name in machines(one)}) > 1,
         summary=summary,
         shown=shown,
@@ -353,13 +354,13 @@ def map_panels(
 ) -> dict[str, pd.DataFrame]:
     """Of `standing_panels` what can be seen at one look; nothing where fewer than MAP_REGIMES have enough seeds for it.
 
-    Regimes whose reference, best method and ceiling (`first`, of `fastest`) share MAP_SEEDS, and arms that stand in MAP_REGIMES
+    Regimes whose reference, best method and ceiling (`first`, of `fastest`) share MANY_SEEDS, and arms that stand in MAP_REGIMES
     of them. Of oracles the ceiling alone, which is the line at 1.
     """
     known = {
         name: own
         for name, own in panels.items()
-        if min(row["seeds"] if row else 0 for row in first[name].values()) >= MAP_SEEDS
+        if min(row["seeds"] if row else 0 for row in first[name].values()) >= MANY_SEEDS
     }
     if len(known) < MAP_REGIMES:
         return {}

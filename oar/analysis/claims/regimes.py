@@ -3,25 +3,36 @@
 The regimes are those of sheets, whose runs train to a threshold (experiments.study, steps.csv).
 """
 
+from math import comb
+
+import numpy as np
 import pandas as pd
 
-from oar.analysis.claims.claims import MIN_SEEDS
-from oar.analysis.thresholds import steps_at_best_rate
+from oar.analysis.thresholds import at_best_rate, steps_to_threshold
 
 SOONER, LATER, OPEN = "holds", "fails", "open"
+BY_CHANCE = 1 / 32  # how often of two equal arms a given one is sooner under each of five seeds
 
 
 def regimes(first: str, second: str, costs: pd.DataFrame) -> dict[str, str]:
     """By condition whether arm `first` gets there sooner than `second`: SOONER, LATER, or OPEN.
 
-    OPEN where their seeds overlap, or are fewer than MIN_SEEDS. costs: as of `steps_at_best_rate`. A condition that lacks one of
-    the arms is left out.
+    costs: as of `oar.analysis.thresholds.steps_at_best_rate`; each arm at its best rate, under the seeds that both have. SOONER
+    and LATER need so many seeds on that side that of two equal arms a given one has as many in BY_CHANCE of studies at most: all
+    of five, nine of ten. A seed under which both take equally long, or neither gets there, is on no side and counts among them.
+    A condition that lacks one of the arms is left out.
     """
-    steps, found = steps_at_best_rate(costs), {}
-    for condition in costs["condition"].unique():
-        if (condition, first) in steps.index and (condition, second) in steps.index:
-            own, other = steps.loc[(condition, first)], steps.loc[(condition, second)]
-            sooner, later = own["high"] < other["low"], own["low"] > other["high"]
-            few = min(own["seeds"], other["seeds"]) < MIN_SEEDS
-            found[str(condition)] = OPEN if few or not (sooner or later) else SOONER if sooner else LATER
+    counted, found = costs.assign(steps=steps_to_threshold(costs))[at_best_rate(costs, costs)], {}
+    for condition, own in counted.groupby("condition", sort=False):
+        steps = own.pivot(index="seed", columns="arm", values="steps")
+        if {first, second} <= {*steps}:
+            mine, other = steps[[first, second]].dropna().to_numpy().T
+            sides = {SOONER: np.sum(mine < other), LATER: np.sum(mine > other)}
+            told = [side for side, seeds in sides.items() if _by_chance(int(seeds), len(mine)) <= BY_CHANCE]
+            found[str(condition)] = told[0] if told else OPEN
     return found
+
+
+def _by_chance(wins: int, seeds: int) -> float:
+    """How likely it is to win so many of `seeds` fair coins or more."""
+    return sum(comb(seeds, won) for won in range(wins, seeds + 1)) / 2**seeds
