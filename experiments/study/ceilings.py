@@ -27,7 +27,7 @@ from experiments.study.reward_curves import (
     reward_curves,
     threshold_tables,
 )
-from experiments.study.same_seeds import ENOUGH_SEEDS, draw_rates, rates_tables, runs_at_rates, seed_by_seed
+from experiments.study.same_seeds import ENOUGH_SEEDS, draw_steps_at_rates, rates_tables, runs_at_rates, seed_by_seed
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import records, write_csv, write_page
@@ -94,7 +94,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     drawn = draw_ceilings(summary, first, curves, costs, arms_in_order(about), folder)
     at_rates = runs_at_rates(costs, about["reference"])
     if len(at_rates):
-        draw_rates(at_rates, folder / RATES)
+        draw_steps_at_rates(at_rates, folder / RATES)
     lower = lower_thresholds(curves, costs)
     write_csv(lower, folder / "thresholds.csv")
     return write_page(

@@ -11,7 +11,7 @@ from experiments.study.curves import draw_study_curves
 from experiments.study.mistakes import draw_mistakes, mistakes_shares, mistakes_table
 from experiments.study.overview import choice_and_gain, overview
 from experiments.study.placement import QUANTITIES, placement_table
-from experiments.study.rates import draw_rates, with_best_rates
+from experiments.study.rates import draw_accuracy_at_rates, with_best_rates
 from experiments.study.studies import (
     arm_differences,
     arm_scores,
@@ -91,7 +91,7 @@ def write_study(folder: Path, provenance: Mapping[str, Any]) -> Path:
         line = pairs["arm"].map(label) + " - " + pairs["reference"].map(label)
         draw_differences(pairs.assign(line=line), folder / "pairs.png", reference=None)
     if about.get("rates"):  # studies of before have no such key
-        draw_rates(scores, METRICS, folder / "rates.png")
+        draw_accuracy_at_rates(scores, METRICS, folder / "rates.png")
     logged = pd.read_csv(folder / LOGGED) if (folder / LOGGED).is_file() else None
     curves = folder / CURVES  # older studies kept none, and their pictures of curves stay as they were drawn
     if curves.is_file():

@@ -43,7 +43,7 @@ def with_best_rates(runs: Sequence[Run], about: Mapping[str, Any]) -> tuple[list
     return [*runs, *again], {**about, "conditions": {**about["conditions"], **said}}
 
 
-def draw_rates(scores: pd.DataFrame, titles: Mapping[str, str], path: Path) -> None:
+def draw_accuracy_at_rates(scores: pd.DataFrame, titles: Mapping[str, str], path: Path) -> None:
     """A panel per condition and metric (by its title): percent of held-out problems over the learning rate; of scores.csv."""
     at = _by_rate(scores)
     rows = at.assign(step=at["rate"].astype(float)).rename(columns={"arm": "series", "seed": "run"})

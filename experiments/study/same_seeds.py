@@ -85,7 +85,7 @@ def rates_tables(runs: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]
     return found
 
 
-def draw_rates(runs: pd.DataFrame, path: Path) -> None:
+def draw_steps_at_rates(runs: pd.DataFrame, path: Path) -> None:
     """Of `runs_at_rates` a panel per condition: steps over the learning rate, with a cross where a run did not get there."""
     drawn = {"arm": "series", "seed": "run", "rate": "step", "steps": "value"}
     rows = runs.assign(marked=~runs["reached"].astype(bool)).rename(columns=drawn)
