@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.study.reward_curves import steps_in_words
 from oar.analysis.reports.figures import draw_lines
 from oar.analysis.reports.methods import CONTROL, looks_of
-from oar.analysis.thresholds import at_best_rate, steps_at_best_rate, steps_to_threshold
+from oar.analysis.thresholds import MANY_SEEDS, at_best_rate, steps_at_best_rate, steps_to_threshold
 
 ENOUGH_SEEDS = 3  # of an arm that is called the best, drawn, or compared at several rates
 
@@ -42,14 +42,15 @@ def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) 
 def runs_at_rates(costs: pd.DataFrame, reference: str) -> pd.DataFrame:
     """The runs of `costs` that tell how an arm depends on the learning rate: of the same seeds at two rates or more.
 
-    Of a condition these are the rates at which the reference was run under ENOUGH_SEEDS, and the seeds that it was run under at
-    all of them; it has no row with fewer than ENOUGH_SEEDS such seeds or one such rate. An arm has the rates at which it was
-    run under all these seeds; with one such rate it has no row.
+    Of a condition these are the rates at which the reference was run under MANY_SEEDS, or, where fewer than two are, under
+    ENOUGH_SEEDS, and the seeds that it was run under at all of them; it has no row with fewer than ENOUGH_SEEDS such seeds or one
+    such rate. An arm has the rates at which it was run under all these seeds; with one such rate it has no row.
     """
     parts = []
     for _, own in costs.groupby("condition", sort=False):
         seeds_at = own[own["arm"] == reference].groupby("rate")["seed"].agg(set)
-        seeds_at = seeds_at[seeds_at.map(len) >= ENOUGH_SEEDS]
+        ran = seeds_at.map(len)
+        seeds_at = seeds_at[ran >= (MANY_SEEDS if (ran >= MANY_SEEDS).sum() > 1 else ENOUGH_SEEDS)]
         seeds = set.intersection(*seeds_at) if len(seeds_at) > 1 else set()
         if len(seeds) < ENOUGH_SEEDS:
             continue

@@ -63,3 +63,13 @@ def test_several_rates_are_compared_under_the_seeds_that_all_of_them_have() -> N
     }
     alone = runs_at_rates(costs[costs["seed"] > 1], "grpo")  # two seeds in common
     assert rates_tables(alone, "grpo") == {}
+
+
+def test_two_rates_of_many_seeds_leave_out_a_third_of_few() -> None:
+    runs = {1e-4: range(1, 4), 3e-4: range(1, 7), 1e-3: range(1, 6)}
+    rows = [row for rate, seeds in runs.items() for row in at_rates("grpo", rate, dict.fromkeys(seeds, 40))]
+    costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "steps", "reached"])
+    kept = runs_at_rates(costs, "grpo")
+    assert kept.groupby("rate")["seed"].agg(list).to_dict() == {3e-4: [1, 2, 3, 4, 5], 1e-3: [1, 2, 3, 4, 5]}
+    fewer = runs_at_rates(costs[(costs["rate"] < 1e-3) | (costs["seed"] < 5)], "grpo")  # one rate of five seeds
+    assert fewer.groupby("rate")["seed"].agg(list).to_dict() == {rate: [1, 2, 3] for rate in runs}
