@@ -69,19 +69,19 @@ def test_a_rate_under_fewer_seeds_does_not_replace_one_under_more() -> None:
 
 
 def test_rates_of_many_seeds_are_held_against_each_other_over_those_that_they_share() -> None:
-    """Rate 1 has lucky seeds besides; under the five that both have rate 2 is sooner. Rate 3 was run under four."""
-    steps = {1: [60, 60, 60, 60, 60, *[10] * 6], 2: [40, 40, 50, 70, 70], 3: [5, 5, 5, 5]}
+    """Rate 2 has lucky seeds besides; under the five that both have rate 1 is sooner. Rate 3 was run under four."""
+    steps = {1: [40, 40, 50, 70, 70], 2: [60, 60, 60, 60, 60, *[10] * 6], 3: [5, 5, 5, 5]}
     rows = [("one", "a", rate, seed, True, each) for rate, seeds in steps.items() for seed, each in enumerate(seeds)]
     table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
     assert steps_at_best_rate(table).loc[("one", "a")].to_dict() == {
-        "rate": 2,
+        "rate": 1,
         "median": 50,
         "low": 40,
         "high": 70,
         "seeds": 5,
     }
-    apart = table[(table["rate"] == 2) | (table["seed"] > 5)]  # no seed in common: each over its own
-    assert steps_at_best_rate(apart).loc[("one", "a"), "rate"] == 1
+    apart = table[(table["rate"] == 1) | (table["seed"] > 5)]  # no seed in common: each over its own
+    assert steps_at_best_rate(apart).loc[("one", "a"), "rate"] == 2
     assert steps_at_best_rate(table.head(0)).empty
 
 
@@ -100,6 +100,7 @@ def test_how_many_seeds_tell(sooner: int, seeds: int, verdict: str) -> None:
     """As the page says: of equal arms a given one has all of five in 3 % of studies, nine of ten or more in 1 %."""
     rows = [("one", "grpo", 1, seed, True, 50) for seed in range(seeds)]
     rows += [("one", "oar_p", 1, seed, True, 40 if seed < sooner else 60) for seed in range(seeds)]
+    rows += [("one", "oar_p", 1, seeds + 1, True, 10)]  # GRPO was not run under it
     table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
     assert regimes("oar_p", "grpo", table) == {"one": verdict}
 
