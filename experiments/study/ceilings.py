@@ -31,7 +31,7 @@ from experiments.study.same_seeds import ENOUGH_SEEDS, draw_steps_at_rates, rate
 from oar.analysis.reports.figures import draw_dots
 from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
 from oar.analysis.reports.page import records, write_csv, write_page
-from oar.analysis.thresholds import MANY_SEEDS, STEPS, at_best_rate, steps_to_threshold
+from oar.analysis.thresholds import MANY_SEEDS, STEPS, best_runs, steps_at_best_rate, steps_to_threshold
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
 from oar.common.provenance import machines
@@ -198,20 +198,22 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
         for name, how in (("", "median"), ("_low", "min"), ("_high", "max")):
             rows[f"{cost}{name}"] = by[cost].agg(how).to_numpy()
     rows["kind"] = rows["arm"].map(kinds)
-    rows["best"] = at_best_rate(rows, costs)
+    best = steps_at_best_rate(costs)["rate"]
+    rows["best"] = rows["rate"] == [best[one] for one in zip(rows["condition"], rows["arm"], strict=True)]
     stands = standings(costs, kinds, reference)
     found = stands.reindex(list(zip(rows["condition"], rows["arm"], strict=True))).set_axis(rows.index)
     return rows.join(found.where(rows["best"]))
 
 
 def standings(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> pd.DataFrame:
-    """By (condition, arm), each at its best rate, of the steps that the ceiling saves against the reference the share saved.
+    """By (condition, arm), of `best_runs`, of the steps that the ceiling saves against the reference the share saved.
 
     Columns: standing, by the medians, and standing_low and standing_high, those of its latest and soonest run. The ceiling is the
     oracle with the lowest median. All three are taken over the seeds that they were all run under: seeds are more and less lucky.
     NaN where half of an arm's runs or more do not get there, where there is no such seed, and where the ceiling is no sooner.
     """
-    counted = costs.assign(run=costs["steps"], steps=steps_to_threshold(costs))[at_best_rate(costs, costs)]
+    best = best_runs(costs)
+    counted = best.assign(run=best["steps"], steps=steps_to_threshold(best))
     found: dict[tuple[str, str], dict[str, float]] = {}
     for condition, own in counted.groupby("condition", sort=False):
         steps, ran = (own.pivot(index="seed", columns="arm", values=name) for name in ("steps", "run"))
@@ -244,13 +246,13 @@ def fastest(
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """By condition the rows of the reference, the best practical method and the ceiling; None where no such arm was run.
 
-    Which these are, the medians over all of an arm's seeds say, of arms `of_enough_seeds`; a method that fails under a seed
+    Which these are, the medians over all of an arm's `best_runs` say, of arms `of_enough_seeds`; a method that fails under a seed
     stands behind those that do not. Their rows are of the seeds that all three were run under (of their own where there are
     none): seeds are more and less lucky.
     """
     found: dict[str, dict[str, dict[str, Any] | None]] = {}
-    summary, at_best = summarised(costs, kinds, reference), costs[at_best_rate(costs, costs)]
-    for condition, own in summary[summary["best"]].groupby("condition", sort=False):
+    best = best_runs(costs).assign(rate=0.0)  # an arm's runs at several rates are one row
+    for condition, own in summarised(best, kinds, reference).groupby("condition", sort=False):
         practical = (own["kind"] == METHOD) & (own["arm"] != reference)
         sides = {reference: own["arm"] == reference, "practical": practical, "ceiling": own["kind"] == ORACLE}
         first = {}
@@ -261,7 +263,7 @@ def fastest(
                 sound.sort_values(["fails", "steps"] if name == "practical" else "steps", kind="stable").head(1)
             )
         arms = [rows[0]["arm"] for rows in first.values() if rows]
-        runs = at_best[(at_best["condition"] == condition) & at_best["arm"].isin(arms)]
+        runs = best[(best["condition"] == condition) & best["arm"].isin(arms)]
         shared = runs[runs.groupby("seed")["arm"].transform("size") == len(arms)]
         rows = {row["arm"]: row for row in records(summarised(shared if len(shared) else runs, kinds, reference))}
         found[str(condition)] = {name: rows[one[0]["arm"]] if one else None for name, one in first.items()}

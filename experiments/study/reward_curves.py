@@ -8,7 +8,7 @@ import pandas as pd
 
 from oar.analysis.reports.figures import draw_lines
 from oar.analysis.reports.methods import looks_of
-from oar.analysis.thresholds import ENDS, at_best_rate
+from oar.analysis.thresholds import ENDS, best_runs
 from oar.learner.run import CURVE, EARNED
 from oar.runs.folder import Run
 
@@ -56,7 +56,7 @@ def lower_thresholds(curves: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
     Over the seeds whose curves are there; infinite where a run does not get there. costs: steps.csv.
     """
-    at_best = curves[at_best_rate(curves, costs)]
+    at_best = curves.merge(best_runs(costs)[RUN])
     parts = []
     for below in BELOW:
         points = at_best.assign(threshold=(at_best["threshold"] - below).round(6))
@@ -69,7 +69,7 @@ def lower_thresholds(curves: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
 def draw_rewards(curves: pd.DataFrame, costs: pd.DataFrame, arms: Sequence[str], path: Path) -> None:
     """A panel per condition: the mean reward over training steps, each of `arms` at its best rate. costs: steps.csv."""
-    drawn = curves[at_best_rate(curves, costs)].rename(columns={"arm": "series", "seed": "run", "reward": "value"})
+    drawn = curves.merge(best_runs(costs)[RUN]).rename(columns={"arm": "series", "seed": "run", "reward": "value"})
     panels = {str(condition): own for condition, own in drawn.groupby("condition", sort=False)}
     draw_lines(panels, path, looks=looks_of(arms), columns=min(3, len(panels)), legend="mean reward")
 

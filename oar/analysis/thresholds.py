@@ -13,27 +13,43 @@ def steps_to_threshold(costs: pd.DataFrame) -> pd.Series:
     return costs["steps"].astype(float).where(costs["reached"].astype(bool), np.inf)
 
 
-def steps_at_best_rate(costs: pd.DataFrame) -> pd.DataFrame:
-    """By (condition, arm): rate, that of the least median; ENDS, the median, least and most steps over its seeds; how many seeds.
+def rates_in_order(steps: pd.DataFrame) -> list[float]:
+    """The learning rates of an arm that count, the best first. steps: a row per seed, a column per rate, NaN: not run.
 
-    costs: columns condition, arm, rate, seed, reached, steps. A rate counts that was run under MANY_SEEDS, or under no fewer than
-    any other of the arm. Rates that count are held against each other over the seeds that they share, or, where these are fewer
-    than a rate needs to count, each over its own. Of equal medians the one does whose most, then least, steps are fewer.
+    A rate counts that was run under MANY_SEEDS, or under no fewer than any other of the arm. Those that count are held against
+    each other by their medians over the seeds that they share, or, where these are fewer than a rate needs to count, each over
+    its own. Of equal medians the one comes first whose most, then least, steps are fewer.
+    """
+    seeds = steps.notna().sum()
+    enough = min(MANY_SEEDS, seeds.max())
+    steps = steps.loc[:, seeds >= enough]
+    shared = steps.dropna()
+    compared = (shared if len(shared) >= enough else steps).agg(["median", "max", "min"]).T
+    return [float(rate) for rate in compared.sort_values(["median", "max", "min"], kind="stable").index]
+
+
+def steps_at_best_rate(costs: pd.DataFrame) -> pd.DataFrame:
+    """By (condition, arm): rate, the first of `rates_in_order`; ENDS, the median, least and most steps over its seeds; how many.
+
+    costs: columns condition, arm, rate, seed, reached, steps.
     """
     rows = []
     for arm, own in costs.assign(steps=steps_to_threshold(costs)).groupby(["condition", "arm"], sort=False):
         steps = own.pivot(index="seed", columns="rate", values="steps")
-        seeds = steps.notna().sum()
-        enough = min(MANY_SEEDS, seeds.max())
-        steps = steps.loc[:, seeds >= enough]
-        shared = steps.dropna()
-        compared = (shared if len(shared) >= enough else steps).agg(["median", "max", "min"]).T
-        rate = compared.sort_values(["median", "max", "min"], kind="stable").index[0]
-        rows.append([*arm, rate, *steps[rate].agg(["median", "min", "max"]), int(seeds[rate])])
+        rate = rates_in_order(steps)[0]
+        rows.append([*arm, rate, *steps[rate].agg(["median", "min", "max"]), int(steps[rate].count())])
     return pd.DataFrame(rows, columns=["condition", "arm", "rate", *ENDS, "seeds"]).set_index(["condition", "arm"])
 
 
-def at_best_rate(rows: pd.DataFrame, costs: pd.DataFrame) -> pd.Series:
-    """Whether each row (condition, arm, rate) is at the best rate of its arm, by `costs`."""
-    best = steps_at_best_rate(costs)["rate"]
-    return rows["rate"] == [best[one] for one in zip(rows["condition"], rows["arm"], strict=True)]
+def best_runs(costs: pd.DataFrame) -> pd.DataFrame:
+    """Of `costs` a row per condition, arm and seed: the run at the first of `rates_in_order` that was run under the seed.
+
+    So arms are compared at their best rates, and under seeds that were run at one rate alone at that one.
+    """
+    kept = [costs.head(0)]
+    for _, own in costs.groupby(["condition", "arm"], sort=False):
+        steps = own.assign(steps=steps_to_threshold(own)).pivot(index="seed", columns="rate", values="steps")
+        places = {rate: place for place, rate in enumerate(rates_in_order(steps))}
+        of = own.assign(place=own["rate"].map(places)).dropna(subset="place").sort_values("place", kind="stable")
+        kept.append(of.drop_duplicates("seed").drop(columns="place"))
+    return pd.concat(kept).sort_index()

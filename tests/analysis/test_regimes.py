@@ -10,7 +10,7 @@ from oar.analysis.claims.ledger import REGIMES, ledger
 from oar.analysis.claims.page import claims_section, read_ledger
 from oar.analysis.claims.regimes import regimes
 from oar.analysis.reports.page import write_csv
-from oar.analysis.thresholds import at_best_rate, steps_at_best_rate
+from oar.analysis.thresholds import best_runs, steps_at_best_rate
 from oar.runs.folder import read_run
 from tests.experiments.made_runs import make_run
 
@@ -65,7 +65,7 @@ def test_a_rate_under_fewer_seeds_does_not_replace_one_under_more() -> None:
         "high": 60,
         "seeds": 2,
     }
-    assert at_best_rate(table, table).tolist() == [True, True, False]
+    assert best_runs(table)["steps"].tolist() == [40, 60]
 
 
 def test_rates_of_many_seeds_are_held_against_each_other_over_those_that_they_share() -> None:
@@ -80,9 +80,12 @@ def test_rates_of_many_seeds_are_held_against_each_other_over_those_that_they_sh
         "high": 70,
         "seeds": 5,
     }
+    # seeds 0 to 4 at rate 1, the others at rate 2, which alone they were run at; rate 3 does not count
+    assert best_runs(table)["steps"].tolist() == [*steps[1], *[10] * 6]
     apart = table[(table["rate"] == 1) | (table["seed"] > 5)]  # no seed in common: each over its own
     assert steps_at_best_rate(apart).loc[("one", "a"), "rate"] == 2
     assert steps_at_best_rate(table.head(0)).empty
+    assert best_runs(table.head(0)).empty
 
 
 def test_by_hand() -> None:
