@@ -91,7 +91,8 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
     summary = summarised(costs, about["kinds"], about["reference"])
     first = fastest(costs, about["kinds"], about["reference"])
-    drawn = draw_ceilings(summary, first, curves, costs, arms_in_order(about), folder)
+    at_best = summarised(one_row_an_arm(costs), about["kinds"], about["reference"])
+    drawn = draw_ceilings(at_best, first, curves, costs, arms_in_order(about), folder)
     at_rates = runs_at_rates(costs, about["reference"])
     if len(at_rates):
         draw_steps_at_rates(at_rates, folder / RATES)
@@ -236,6 +237,11 @@ def standings(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> 
     return pd.DataFrame.from_dict(found, orient="index", columns=["standing", "standing_low", "standing_high"])
 
 
+def one_row_an_arm(costs: pd.DataFrame) -> pd.DataFrame:
+    """`best_runs`, as if of one rate: `summarised` puts those of an arm in one row."""
+    return best_runs(costs).assign(rate=0.0)
+
+
 def of_enough_seeds(arms: pd.DataFrame) -> pd.DataFrame:
     """Rows of one condition whose arm was run under ENOUGH_SEEDS, or the most that one has: two lucky seeds say little."""
     return arms[arms["seeds"] >= arms["seeds"].clip(upper=ENOUGH_SEEDS).max()]
@@ -251,7 +257,7 @@ def fastest(
     none): seeds are more and less lucky.
     """
     found: dict[str, dict[str, dict[str, Any] | None]] = {}
-    best = best_runs(costs).assign(rate=0.0)  # an arm's runs at several rates are one row
+    best = one_row_an_arm(costs)
     for condition, own in summarised(best, kinds, reference).groupby("condition", sort=False):
         practical = (own["kind"] == METHOD) & (own["arm"] != reference)
         sides = {reference: own["arm"] == reference, "practical": practical, "ceiling": own["kind"] == ORACLE}
@@ -337,7 +343,7 @@ def draw_standing(panels: Mapping[str, pd.DataFrame], arms: Sequence[str], path:
 
 
 def standing_panels(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By condition whose ceiling is above its reference: of each arm at its best rate value, low and high, LOWEST at least.
+    """By condition whose ceiling is above its reference: of each arm value, low and high, LOWEST at least.
 
     Of arms `of_enough_seeds` alone: the tables have the others.
     """

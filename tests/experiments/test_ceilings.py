@@ -12,6 +12,7 @@ from experiments.study.ceilings import (
     coverage,
     fastest,
     kind_of,
+    one_row_an_arm,
     regimes,
     run_costs,
     shown,
@@ -181,6 +182,32 @@ def test_a_method_that_fails_under_a_seed_stands_behind_one_that_does_not() -> N
             "practical": best,
             "ceiling": "oracle_signed",  # what could be had, if only under some seeds
         }
+
+
+def test_a_seed_that_lacks_the_best_rate_of_an_arm_counts_at_the_other_one() -> None:
+    """oar_p's best rate was run under seeds 5 to 9, GRPO's and the ceiling's under ten: all three are compared under ten."""
+    of = {  # by arm and rate steps, by seed; None: not reached in 100
+        ("grpo", 3e-4): [60] * 10,
+        ("oracle_causal", 3e-4): [20] * 10,
+        ("oar_p", 3e-4): [None] * 5 + [50] * 5,
+        ("oar_p", 1e-3): [0] * 5 + [40] * 5,
+    }
+    rows = [
+        ("one", arm, rate, seed, steps is not None, steps or 100, 0, 0.0)
+        for (arm, rate), by_seed in of.items()
+        for seed, steps in enumerate(by_seed)
+        if steps != 0  # not run
+    ]
+    costs = costs_of(rows)
+    found = fastest(costs, KINDS, "grpo")["one"]["practical"]
+    assert found is not None
+    assert (found["seeds"], found["reached"], found["steps_low"]) == (10, 5, 40)
+    drawn = standing_panels(summarised(one_row_an_arm(costs), KINDS, "grpo"))["one"].set_index("arm")
+    assert drawn["value"].to_dict() == {
+        "grpo": 0,
+        "oracle_causal": 1,
+        "oar_p": pytest.approx(np.nan, nan_ok=True),
+    }  # a cross
 
 
 def test_steps_to_lower_thresholds_by_hand(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from experiments.gradient_signal import page as gradient_signal
 from experiments.reanalyse import pictures_of, table_of
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.page import read_levels
-from experiments.study.ceilings import STEPS, arms_in_order, draw_ceilings, fastest, summarised
+from experiments.study.ceilings import STEPS, arms_in_order, draw_ceilings, fastest, one_row_an_arm, summarised
 from experiments.study.credit_dynamics import draw_credit, draw_profile
 from experiments.study.mistakes import draw_mistakes
 from experiments.study.page import CURVES, draw_differences
@@ -54,7 +54,8 @@ def drawn_by(folder: Path) -> None:
         about = made["study"]
         costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
         of_all = (costs, about["kinds"], about["reference"])
-        draw_ceilings(summarised(*of_all), fastest(*of_all), curves, costs, arms_in_order(about), nowhere)
+        at_best = summarised(one_row_an_arm(costs), *of_all[1:])
+        draw_ceilings(at_best, fastest(*of_all), curves, costs, arms_in_order(about), nowhere)
     elif "gradients" in made:
         about = made["gradients"]
         for draw in gradient_signal.pictures(reference=about["reference"], judged=about["judged"]).values():
