@@ -48,6 +48,14 @@ def test_a_study(tmp_path: Path) -> None:
     assert judged(folder) == before  # and again
 
 
+def test_a_study_of_before_there_were_rates(tmp_path: Path) -> None:
+    folder = make_study(tmp_path)
+    before, made = texts(folder), json.loads((folder / "provenance.json").read_text())
+    del made["study"]["rates"]
+    (folder / "provenance.json").write_text(json.dumps(made))
+    assert judged(folder) == before
+
+
 def test_what_todays_statistics_say_differently_is_written_anew(tmp_path: Path) -> None:
     folder = make_study(tmp_path)
     before = texts(folder)
