@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.study.reward_curves import steps_in_words
 from oar.analysis.reports.figures import draw_lines
 from oar.analysis.reports.methods import CONTROL, looks_of
-from oar.analysis.thresholds import MANY_SEEDS, best_runs, steps_at_best_rate, steps_to_threshold
+from oar.analysis.thresholds import MANY_SEEDS, steps_at_best_rate, steps_by_seed, steps_to_threshold
 
 ENOUGH_SEEDS = 3  # of an arm that is called the best, drawn, or compared at several rates
 
@@ -17,16 +17,14 @@ ENOUGH_SEEDS = 3  # of an arm that is called the best, drawn, or compared at sev
 def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> dict[str, pd.DataFrame]:
     """By condition under how many seeds an arm (row) gets there sooner, and later, than the reference and each control (column).
 
-    "4 : 1 of 5"; a seed counts for no side where both get there at the same point, or neither does. Of `best_runs`.
+    "4 : 1 of 5"; a seed counts for no side where both get there at the same point, or neither does. Of `steps_by_seed`.
     Controls are held against the reference alone.
     """
-    best = best_runs(costs)
-    counted = best.assign(steps=steps_to_threshold(best))
     found: dict[str, pd.DataFrame] = {}
-    for condition, own in counted.groupby("condition", sort=False):
-        arms, steps = list(own["arm"].unique()), own.pivot(index="seed", columns="arm", values="steps")
+    for condition, steps in steps_by_seed(costs).items():
+        arms = [str(arm) for arm in steps]
         controls = [arm for arm in arms if kinds[arm] == CONTROL]
-        found[str(condition)] = pd.DataFrame(
+        found[condition] = pd.DataFrame(
             {
                 other: {
                     arm: _sides(steps[[arm, other]]) if arm not in controls or other == reference else ""
@@ -70,12 +68,11 @@ def rates_tables(runs: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]
     best, counted = steps_at_best_rate(runs)["rate"], runs.assign(steps=steps_to_threshold(runs))
     ends = counted.groupby(["condition", "arm", "rate"])["steps"].agg(["median", "min", "max"])
     written = {key: steps_in_words(*row) for key, row in zip(ends.index, ends.to_numpy(), strict=True)}
-    at_best = best_runs(runs)
-    at_best = at_best.assign(steps=steps_to_threshold(at_best))
+    at_best = steps_by_seed(runs)
     found: dict[str, dict[str, Any]] = {}
     for condition, own in runs.groupby("condition", sort=False):
         rates = sorted(own["rate"].unique())
-        steps = at_best[at_best["condition"] == condition].pivot(index="seed", columns="arm", values="steps")
+        steps = at_best[str(condition)]
         arms = {
             str(arm): {
                 "steps": {rate: written[condition, arm, rate] for rate in rates if (condition, arm, rate) in written},

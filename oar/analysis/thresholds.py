@@ -53,3 +53,11 @@ def best_runs(costs: pd.DataFrame) -> pd.DataFrame:
         of = own.assign(place=own["rate"].map(places)).dropna(subset="place").sort_values("place", kind="stable")
         kept.append(of.drop_duplicates("seed").drop(columns="place"))
     return pd.concat(kept).sort_index()
+
+
+def steps_by_seed(costs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """By condition the steps of `best_runs`, infinite: not reached; a row per seed, a column per arm, NaN: not run."""
+    best, found = best_runs(costs), {}
+    for condition, own in best.assign(steps=steps_to_threshold(best)).groupby("condition", sort=False):
+        found[str(condition)] = own.pivot(index="seed", columns="arm", values="steps")[own["arm"].unique()]
+    return found

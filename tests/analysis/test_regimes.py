@@ -41,6 +41,7 @@ def costs() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
 
 
+# rows of `steps_at_best_rate` are rate, median, least, most, seeds
 def test_of_rates_with_equal_medians_the_one_with_fewer_most_steps_counts() -> None:
     rows = [
         ("one", "a", rate, seed, True, steps)
@@ -58,13 +59,7 @@ def test_of_rates_with_equal_medians_the_one_with_fewer_most_steps_counts() -> N
 def test_a_rate_under_fewer_seeds_does_not_replace_one_under_more() -> None:
     rows = [("one", "a", rate, seed, True, steps) for rate, seed, steps in ((1, 1, 40), (1, 2, 60), (2, 1, 10))]
     table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
-    assert steps_at_best_rate(table).loc[("one", "a")].to_dict() == {
-        "rate": 1,
-        "median": 50,
-        "low": 40,
-        "high": 60,
-        "seeds": 2,
-    }
+    assert steps_at_best_rate(table).loc[("one", "a")].tolist() == [1, 50, 40, 60, 2]
     assert best_runs(table)["steps"].tolist() == [40, 60]
 
 
@@ -73,13 +68,7 @@ def test_rates_of_many_seeds_are_held_against_each_other_over_those_that_they_sh
     steps = {1: [40, 40, 50, 70, 70], 2: [60, 60, 60, 60, 60, *[10] * 6], 3: [5, 5, 5, 5]}
     rows = [("one", "a", rate, seed, True, each) for rate, seeds in steps.items() for seed, each in enumerate(seeds)]
     table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
-    assert steps_at_best_rate(table).loc[("one", "a")].to_dict() == {
-        "rate": 1,
-        "median": 50,
-        "low": 40,
-        "high": 70,
-        "seeds": 5,
-    }
+    assert steps_at_best_rate(table).loc[("one", "a")].tolist() == [1, 50, 40, 70, 5]
     # seeds 0 to 4 at rate 1, the others at rate 2, which alone they were run at; rate 3 does not count
     assert best_runs(table)["steps"].tolist() == [*steps[1], *[10] * 6]
     apart = table[(table["rate"] == 1) | (table["seed"] > 5)]  # no seed in common: each over its own
