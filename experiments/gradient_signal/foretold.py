@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.gradient_signal.cosines import ALIGNMENT_RATIO
-from oar.analysis.thresholds import STEPS, steps_at_best_rate
+from oar.analysis.thresholds import STEPS, median_steps
 from oar.common.errors import ConfigError
 from oar.statistics.attribution import spearman
 
@@ -23,12 +23,11 @@ def steps_of(folder: Path) -> pd.DataFrame:
 def foretold(table: pd.DataFrame, costs: pd.DataFrame, *, batch: int) -> list[tuple[str, int, float]]:
     """By condition how many arms both know, and the rank correlation of their alignment at `batch` with how soon they got there.
 
-    table: `signal_table` with `condition`; costs: steps.csv of experiments.study, a row per run. An arm counts with its best
-    learning rate's median of steps; one that does not get there comes after all that do.
+    table: `signal_table` with `condition`; costs: steps.csv of experiments.study, a row per run. An arm counts with
+    its `median_steps`; one that does not get there comes after all that do.
     """
-    steps = steps_at_best_rate(costs)["median"].rename("steps")
     aligned = table[(table["metric"] == ALIGNMENT_RATIO) & (table["batch"] == batch)]
-    both = aligned.set_index(["condition", "arm"])[["value"]].join(steps, how="inner")
+    both = aligned.set_index(["condition", "arm"])[["value"]].join(median_steps(costs), how="inner")
     late = both["steps"][np.isfinite(both["steps"])].max() + 1
     both["steps"] = both["steps"].where(np.isfinite(both["steps"]), late)
     return [

@@ -8,7 +8,7 @@ import pandas as pd
 
 from oar.analysis.reports.methods import method_order
 from oar.analysis.signals.recall import ALL, AUC, ERROR_FIFTH, SPEARMAN, WRONG
-from oar.analysis.thresholds import steps_at_best_rate
+from oar.analysis.thresholds import median_steps
 
 REFERENCE = "grpo"  # whose seconds a step are 1
 REGIMES = ("one", "one_anywhere", "share", "all")  # of sheets
@@ -67,8 +67,7 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
     """COLUMNS, a row per method that any of the tables knows; what they do not know of it is NaN.
 
     signals: of experiments.signals, of `model`; gradients: of experiments.gradient_signal, at batches of `batch` problems; costs:
-    steps.csv of experiments.study: the median over seeds at the best learning rate, infinite where half of the runs or more do
-    not get there, and the median of `pace`.
+    steps.csv of experiments.study: `median_steps`, and the median of `pace`.
     """
     signals, gradients, costs = (pd.concat([each[name] for each in tables], ignore_index=True) for name in KNOWN)
     told = signals[signals["model"] == model].set_index(["signal", "split", "metric"])["value"]
@@ -76,7 +75,7 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
     aligned = gradients[(gradients["metric"] == ALIGNED) & (gradients["batch"] == batch)]
     aligned = aligned[~aligned["arm"].isin(no_methods)]
     towards = aligned.set_index(["arm", "condition"])["value"]
-    steps, pace = steps_at_best_rate(costs)["median"], costs.groupby("arm")["pace"].median()
+    steps, pace = median_steps(costs), costs.groupby("arm")["pace"].median()
     names = {*costs["arm"], *aligned["arm"], *signals.loc[signals["model"] == model, "signal"]}
     rows = [
         [

@@ -27,11 +27,11 @@ from experiments.study.reward_curves import (
     reward_curves,
     threshold_tables,
 )
-from experiments.study.same_seeds import ENOUGH_SEEDS, draw_steps_at_rates, rates_tables, runs_at_rates, seed_by_seed
-from oar.analysis.reports.figures import draw_dots
-from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, label, looks_of, method_order
+from experiments.study.same_seeds import draw_steps_at_rates, rates_tables, runs_at_rates, seed_by_seed
+from experiments.study.standing import draw_standing, map_panels, of_enough_seeds, standing_panels, standings
+from oar.analysis.reports.methods import CONTROL, KINDS, METHOD, ORACLE, kind, method_order
 from oar.analysis.reports.page import records, write_csv, write_page
-from oar.analysis.thresholds import MANY_SEEDS, STEPS, best_runs, steps_at_best_rate, steps_to_threshold
+from oar.analysis.thresholds import MANY_SEEDS, STEPS, best_rates, best_runs
 from oar.common.errors import DataError
 from oar.common.files import atomic_path
 from oar.common.provenance import machines
@@ -42,9 +42,6 @@ CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
 MAP, STANDING, REWARDS, RATES = "map.png", "standing.png", "rewards.png", "rates.png"
 AUC = "causal_auc"  # of a run: what its credit found
-CEILING = 1.0  # of `standing`
-LOWEST = -1.0  # that is drawn: one late run would squeeze all others
-MAP_REGIMES = 3  # an arm on the map is in so many regimes
 
 
 def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, provenance: Mapping[str, Any]) -> Path:
@@ -199,52 +196,16 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
         for name, how in (("", "median"), ("_low", "min"), ("_high", "max")):
             rows[f"{cost}{name}"] = by[cost].agg(how).to_numpy()
     rows["kind"] = rows["arm"].map(kinds)
-    best = steps_at_best_rate(costs)["rate"]
+    best = best_rates(costs)
     rows["best"] = rows["rate"] == [best[one] for one in zip(rows["condition"], rows["arm"], strict=True)]
     stands = standings(costs, kinds, reference)
     found = stands.reindex(list(zip(rows["condition"], rows["arm"], strict=True))).set_axis(rows.index)
     return rows.join(found.where(rows["best"]))
 
 
-def standings(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> pd.DataFrame:
-    """By (condition, arm), of `best_runs`, of the steps that the ceiling saves against the reference the share saved.
-
-    Columns: standing, by the medians, and standing_low and standing_high, those of its latest and soonest run. The ceiling is the
-    oracle with the lowest median. All three are taken over the seeds that they were all run under: seeds are more and less lucky.
-    NaN where half of an arm's runs or more do not get there, where there is no such seed, and where the ceiling is no sooner.
-    """
-    best = best_runs(costs)
-    counted = best.assign(run=best["steps"], steps=steps_to_threshold(best))
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for condition, own in counted.groupby("condition", sort=False):
-        steps, ran = (own.pivot(index="seed", columns="arm", values=name) for name in ("steps", "run"))
-        arms = [str(arm) for arm in steps]
-        oracles = [arm for arm in arms if kinds[arm] == ORACLE]
-        if reference not in arms or not oracles:
-            continue
-        ceiling = str(steps[oracles].median().idxmin())
-        for arm in arms:
-            shared = steps[[reference, ceiling, arm]].notna().all(axis=1)
-            taken, longest = steps[shared], ran[shared].max()
-            # A reference that does not get there counts with the steps it ran: no arm is put too high by that.
-            slow = min(taken[reference].median(), longest[reference])
-            gap = slow - taken[ceiling].median()
-            if gap > 0 and np.isfinite(taken[arm].median()):
-                # A range with a run that does not get there ends at the steps that it ran, or it would look like one point.
-                drawn = taken[arm].clip(upper=longest[arm])
-                ends = {"standing": drawn.median(), "standing_low": drawn.max(), "standing_high": drawn.min()}
-                found[str(condition), arm] = {name: (slow - end) / gap for name, end in ends.items()}
-    return pd.DataFrame.from_dict(found, orient="index", columns=["standing", "standing_low", "standing_high"])
-
-
 def one_row_an_arm(costs: pd.DataFrame) -> pd.DataFrame:
     """`best_runs`, as if of one rate: `summarised` puts those of an arm in one row."""
     return best_runs(costs).assign(rate=0.0)
-
-
-def of_enough_seeds(arms: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one condition whose arm was run under ENOUGH_SEEDS, or the most that one has: two lucky seeds say little."""
-    return arms[arms["seeds"] >= arms["seeds"].clip(upper=ENOUGH_SEEDS).max()]
 
 
 def fastest(
@@ -326,55 +287,6 @@ def draw_ceilings(
     for name, of in drawn.items():
         draw_standing(of, arms, folder / name)
     return list(drawn)
-
-
-def draw_standing(panels: Mapping[str, pd.DataFrame], arms: Sequence[str], path: Path) -> None:
-    """A panel per condition with a gap, a line per arm: where it stands between reference and ceiling (0 and 1)."""
-    draw_dots(
-        panels,
-        path,
-        looks=looks_of(arms),
-        beside=dict.fromkeys(panels, CEILING),
-        least=0.0,
-        xlabel=dict.fromkeys(panels, "steps saved: GRPO 0, ceiling 1"),
-        note="median over seeds, range to -1 (a run that never gets there: by its steps); "
-        "×: half never do; no mark: not run, too few seeds, or no gap under them",
-    )
-
-
-def standing_panels(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By condition whose ceiling is above its reference: of each arm value, low and high, LOWEST at least.
-
-    Of arms `of_enough_seeds` alone: the tables have the others.
-    """
-    best = summary[summary["best"]].rename(
-        columns={"standing": "value", "standing_low": "low", "standing_high": "high"}
-    )
-    drawn = best[["value", "low", "high"]].clip(lower=LOWEST)
-    best = best.assign(line=best["arm"].map(label), series=best["arm"], **drawn)
-    best = best[best["value"].notna() | np.isinf(best["steps"])]  # that gets there, but stands nowhere: it has no mark
-    found = {str(name): of_enough_seeds(own) for name, own in best.groupby("condition", sort=False)}
-    return {name: own for name, own in found.items() if own["value"].notna().any()}  # without a gap nothing stands
-
-
-def map_panels(
-    panels: Mapping[str, pd.DataFrame], first: Mapping[str, Mapping[str, Mapping[str, Any] | None]]
-) -> dict[str, pd.DataFrame]:
-    """Of `standing_panels` what can be seen at one look; nothing where fewer than MAP_REGIMES have enough seeds for it.
-
-    Regimes whose reference, best method and ceiling (`first`, of `fastest`) share MANY_SEEDS, and arms that stand in MAP_REGIMES
-    of them. Of oracles the ceiling alone, which is the line at 1.
-    """
-    known = {
-        name: own
-        for name, own in panels.items()
-        if min(row["seeds"] if row else 0 for row in first[name].values()) >= MANY_SEEDS
-    }
-    if len(known) < MAP_REGIMES:
-        return {}
-    regimes_of = pd.concat(known.values()).groupby("arm")["condition"].nunique()
-    often = regimes_of.index[regimes_of >= MAP_REGIMES]
-    return {name: own[own["arm"].isin(often) & (own["kind"] != ORACLE)] for name, own in known.items()}
 
 
 def kind_of(arm: str, overrides: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.study.reward_curves import steps_in_words
 from oar.analysis.reports.figures import draw_lines
 from oar.analysis.reports.methods import CONTROL, looks_of
-from oar.analysis.thresholds import MANY_SEEDS, steps_at_best_rate, steps_by_seed, steps_to_threshold
+from oar.analysis.thresholds import MANY_SEEDS, best_rates, steps_by_seed, steps_to_threshold
 
 ENOUGH_SEEDS = 3  # of an arm that is called the best, drawn, or compared at several rates
 
@@ -65,7 +65,7 @@ def rates_tables(runs: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]
     Of each arm `steps`: in words, by rate; `best`: its rate of the least median; `sides`: under how many seeds it is sooner, and
     later, than the reference, both at their best.
     """
-    best, counted = steps_at_best_rate(runs)["rate"], runs.assign(steps=steps_to_threshold(runs))
+    best, counted = best_rates(runs), runs.assign(steps=steps_to_threshold(runs))
     ends = counted.groupby(["condition", "arm", "rate"])["steps"].agg(["median", "min", "max"])
     written = {key: steps_in_words(*row) for key, row in zip(ends.index, ends.to_numpy(), strict=True)}
     at_best = steps_by_seed(runs)
@@ -76,7 +76,7 @@ def rates_tables(runs: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]
         arms = {
             str(arm): {
                 "steps": {rate: written[condition, arm, rate] for rate in rates if (condition, arm, rate) in written},
-                "best": best[condition, arm],
+                "best": best[str(condition), str(arm)],
                 "sides": _sides(steps[[arm, reference]]) if arm != reference else "",
             }
             for arm in own["arm"].unique()

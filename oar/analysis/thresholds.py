@@ -28,31 +28,31 @@ def rates_in_order(steps: pd.DataFrame) -> list[float]:
     return [float(rate) for rate in compared.sort_values(["median", "max", "min"], kind="stable").index]
 
 
-def steps_at_best_rate(costs: pd.DataFrame) -> pd.DataFrame:
-    """By (condition, arm): rate, the first of `rates_in_order`; ENDS, the median, least and most steps over its seeds; how many.
-
-    costs: columns condition, arm, rate, seed, reached, steps.
-    """
-    rows = []
-    for arm, own in costs.assign(steps=steps_to_threshold(costs)).groupby(["condition", "arm"], sort=False):
-        steps = own.pivot(index="seed", columns="rate", values="steps")
-        rate = rates_in_order(steps)[0]
-        rows.append([*arm, rate, *steps[rate].agg(["median", "min", "max"]), int(steps[rate].count())])
-    return pd.DataFrame(rows, columns=["condition", "arm", "rate", *ENDS, "seeds"]).set_index(["condition", "arm"])
+def best_rates(costs: pd.DataFrame) -> dict[tuple[str, str], float]:
+    """By condition and arm the first of `rates_in_order`. costs: as of `best_runs`."""
+    return {arm: rates[0] for arm, rates in _rates_by_arm(costs).items()}
 
 
 def best_runs(costs: pd.DataFrame) -> pd.DataFrame:
     """Of `costs` a row per condition, arm and seed: the run at the first of `rates_in_order` that was run under the seed.
 
     So arms are compared at their best rates, and under seeds that were run at one rate alone at that one.
+
+    costs: columns condition, arm, rate, seed, reached, steps.
     """
     kept = [costs.head(0)]
-    for _, own in costs.groupby(["condition", "arm"], sort=False):
-        steps = own.assign(steps=steps_to_threshold(own)).pivot(index="seed", columns="rate", values="steps")
-        places = {rate: place for place, rate in enumerate(rates_in_order(steps))}
+    for arm, rates in _rates_by_arm(costs).items():
+        own = costs[(costs["condition"] == arm[0]) & (costs["arm"] == arm[1])]
+        places = {rate: place for place, rate in enumerate(rates)}
         of = own.assign(place=own["rate"].map(places)).dropna(subset="place").sort_values("place", kind="stable")
         kept.append(of.drop_duplicates("seed").drop(columns="place"))
     return pd.concat(kept).sort_index()
+
+
+def median_steps(costs: pd.DataFrame) -> pd.Series:
+    """By (condition, arm) the median over seeds of the steps of `best_runs`, infinite where half or more do not get there."""
+    best = best_runs(costs)
+    return steps_to_threshold(best).groupby([best["condition"], best["arm"]], sort=False).median().rename("steps")
 
 
 def steps_by_seed(costs: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -61,3 +61,12 @@ def steps_by_seed(costs: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for condition, own in best.assign(steps=steps_to_threshold(best)).groupby("condition", sort=False):
         found[str(condition)] = own.pivot(index="seed", columns="arm", values="steps")[own["arm"].unique()]
     return found
+
+
+def _rates_by_arm(costs: pd.DataFrame) -> dict[tuple[str, str], list[float]]:
+    """By condition and arm `rates_in_order`."""
+    runs = costs.assign(steps=steps_to_threshold(costs)).groupby(["condition", "arm"], sort=False)
+    return {
+        (str(condition), str(arm)): rates_in_order(own.pivot(index="seed", columns="rate", values="steps"))
+        for (condition, arm), own in runs
+    }

@@ -10,7 +10,7 @@ from oar.analysis.claims.ledger import REGIMES, ledger
 from oar.analysis.claims.page import claims_section, read_ledger
 from oar.analysis.claims.regimes import regimes
 from oar.analysis.reports.page import write_csv
-from oar.analysis.thresholds import best_runs, steps_at_best_rate
+from oar.analysis.thresholds import best_rates, best_runs, median_steps
 from oar.runs.folder import read_run
 from tests.experiments.made_runs import make_run
 
@@ -41,7 +41,6 @@ def costs() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
 
 
-# rows of `steps_at_best_rate` are rate, median, least, most, seeds
 def test_of_rates_with_equal_medians_the_one_with_fewer_most_steps_counts() -> None:
     rows = [
         ("one", "a", rate, seed, True, steps)
@@ -51,15 +50,15 @@ def test_of_rates_with_equal_medians_the_one_with_fewer_most_steps_counts() -> N
     table = pd.DataFrame(
         [*rows, ("one", "b", 1, 0, False, 5)], columns=["condition", "arm", "rate", "seed", "reached", "steps"]
     )
-    found = steps_at_best_rate(table)
-    assert found.loc[("one", "a")].to_dict() == {"rate": 2, "median": 20, "low": 15, "high": 30, "seeds": 3}
-    assert found.loc[("one", "b"), "median"] == float("inf")
+    assert best_rates(table) == {("one", "a"): 2, ("one", "b"): 1}
+    assert best_runs(table)["steps"].tolist() == [15, 20, 30, 5]
+    assert median_steps(table).to_dict() == {("one", "a"): 20, ("one", "b"): float("inf")}
 
 
 def test_a_rate_under_fewer_seeds_does_not_replace_one_under_more() -> None:
     rows = [("one", "a", rate, seed, True, steps) for rate, seed, steps in ((1, 1, 40), (1, 2, 60), (2, 1, 10))]
     table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
-    assert steps_at_best_rate(table).loc[("one", "a")].tolist() == [1, 50, 40, 60, 2]
+    assert best_rates(table) == {("one", "a"): 1}
     assert best_runs(table)["steps"].tolist() == [40, 60]
 
 
@@ -68,13 +67,15 @@ def test_rates_of_many_seeds_are_held_against_each_other_over_those_that_they_sh
     steps = {1: [40, 40, 50, 70, 70], 2: [60, 60, 60, 60, 60, *[10] * 6], 3: [5, 5, 5, 5]}
     rows = [("one", "a", rate, seed, True, each) for rate, seeds in steps.items() for seed, each in enumerate(seeds)]
     table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
-    assert steps_at_best_rate(table).loc[("one", "a")].tolist() == [1, 50, 40, 70, 5]
+    assert best_rates(table) == {("one", "a"): 1}
     # seeds 0 to 4 at rate 1, the others at rate 2, which alone they were run at; rate 3 does not count
     assert best_runs(table)["steps"].tolist() == [*steps[1], *[10] * 6]
+    assert median_steps(table).to_dict() == {("one", "a"): 10}  # of all eleven: those of rate 1 alone have 50
     apart = table[(table["rate"] == 1) | (table["seed"] > 5)]  # no seed in common: each over its own
-    assert steps_at_best_rate(apart).loc[("one", "a"), "rate"] == 2
-    assert steps_at_best_rate(table.head(0)).empty
+    assert best_rates(apart) == {("one", "a"): 2}
+    assert best_rates(table.head(0)) == {}
     assert best_runs(table.head(0)).empty
+    assert median_steps(table.head(0)).empty
 
 
 def test_by_hand() -> None:

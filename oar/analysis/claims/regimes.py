@@ -17,7 +17,7 @@ BY_CHANCE = 1 / 32  # how often of two equal arms a given one is sooner under ea
 def regimes(first: str, second: str, costs: pd.DataFrame) -> dict[str, str]:
     """By condition whether arm `first` gets there sooner than `second`: SOONER, LATER, or OPEN.
 
-    costs: as of `oar.analysis.thresholds.steps_at_best_rate`; of `steps_by_seed` the seeds that both arms have. SOONER
+    costs: as of `oar.analysis.thresholds.best_runs`; of `steps_by_seed` the seeds that both arms have. SOONER
     and LATER need so many seeds on that side that of two equal arms a given one has as many in BY_CHANCE of studies at most: all
     of five, nine of ten. A seed under which both take equally long, or neither gets there, is on no side and counts among them.
     A condition that lacks one of the arms is left out.
