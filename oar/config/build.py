@@ -11,7 +11,7 @@ from types import FunctionType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from oar.common.errors import ConfigError, OarError, did_you_mean
-from oar.config.checks import check_bounds
+from oar.config.checks import check_values
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig, ListConfig
@@ -83,7 +83,7 @@ def validated(config: "DictConfig | ListConfig", schema: type[Settings]) -> Sett
 
     try:
         merged = OmegaConf.merge(OmegaConf.structured(schema), config)
-        check_bounds(schema, merged)  # first: a schema's own checks may count on them
+        check_values(schema, merged)  # first: a schema's own checks may count on them
         settings = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]

@@ -27,11 +27,13 @@ def one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
     require(value in choices, key, "one of " + ", ".join(choices), value)
 
 
-def check_bounds(schema: type, values: Any) -> None:
-    """Raises ConfigError where one of `values` (OmegaConf's, by key) is below the bound in the type of its field.
+def check_values(schema: type, values: Any) -> None:
+    """Raises ConfigError where one of `values` (OmegaConf's, by key) is below the bound in the type of its field, or is no folder.
 
     Groups within a schema are not looked at: their dataclasses have checks of their own.
     """
     for key, kind in get_type_hints(schema, include_extras=True).items():
+        if key.endswith("_dir"):  # an empty path would be the folder one stands in
+            require(values[key] != "", key, "a folder", values[key])
         for bound in getattr(kind, "__metadata__", ()):
             require(values[key] >= bound.least, key, f"{bound.least:g} or more", values[key])

@@ -46,6 +46,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         expected = f"a folder (conf/model/{self.name}.yaml has the command that brings it) where model.teach is null"
         require(self.path is not None or self.teach is not None, "model.path", expected, None)
+        require(
+            self.teach is None or bool(self.teach_dir), "model.teach_dir", "a folder for taught models", self.teach_dir
+        )
         one_of("model.dtype", self.dtype, ("float32", "bfloat16"))
         require(bool(self.marker), "model.marker", "the text that announces an answer", self.marker)
 

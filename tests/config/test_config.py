@@ -164,6 +164,8 @@ def test_every_key_has_a_comment():
         ("model.lora={r: 4, alpha: 8, targets: [q_proj], dropout: 0.1}", "dropout"),
         ("model.lora=true", "model.lora must hold r, alpha, targets, but is True"),
         ("learner.max_refills=-1", "learner.max_refills"),
+        ("model.teach_dir=", "model.teach_dir must be a folder for taught models, but is ''"),
+        ("model.teach_dir=null", "model.teach_dir must be a folder for taught models, but is None"),
         ("learner.micro_batch_tokens=0", "learner.micro_batch_tokens must be 1 or more, but is 0"),
         ("learner.ranks=129", "learner.ranks must be 1 or more, and few enough for an update of 128 completions"),
         ("learner.lr=fast", "learner.lr"),

@@ -69,6 +69,7 @@ REFUSED = {
         ("judged=8", "one of batches"),
         ("coordinates=0", "coordinates must be null, or 1 or more, but is 0"),
         ("units=2", "units must be 6 or more, but is 2"),
+        ("work_dir=", "work_dir must be a folder, but is ''"),
         ("reference=best", "one of arms"),
         ("arms.grpo=['method=nobody']", "cannot be composed"),
     ],
