@@ -28,7 +28,7 @@ def one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_values(schema: type, values: Any) -> None:
-    """Raises ConfigError where one of `values` (OmegaConf's, by key) is below the bound in the type of its field, or is no folder.
+    """Raises ConfigError where one of `values` (OmegaConf's, by key) is an empty path, or below the bound in its field's type.
 
     Groups within a schema are not looked at: their dataclasses have checks of their own.
     """
