@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.study.alignment import ALIGNMENT, FIRST_STEPS, aligned_arms, alignment, draw_alignment, explained
 from experiments.study.page import CURVES
 from experiments.study.placement import causal_auc
 from experiments.study.reward_curves import (
@@ -40,7 +41,7 @@ from oar.runs.folder import START_WEIGHTS, Run
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
-MAP, STANDING, REWARDS, RATES = "map.png", "standing.png", "rewards.png", "rates.png"
+MAP, STANDING, REWARDS, RATES, ALIGNED = "map.png", "standing.png", "rewards.png", "rates.png", "alignment.png"
 AUC = "causal_auc"  # of a run: what its credit found
 
 
@@ -79,13 +80,19 @@ def earlier_page(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, An
         if not (folder / name).is_file():
             raise DataError(f"beside must name folders of a page of ceilings, but {folder} has no {name}: correct it.")
     provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-    return pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES), provenance
+    return read_costs(folder), pd.read_parquet(folder / CURVES), provenance
+
+
+def read_costs(folder: Path) -> pd.DataFrame:
+    """The table of runs of a page in `folder`; pages from before ALIGNMENT was measured have none."""
+    costs = pd.read_csv(folder / STEPS)
+    return costs if ALIGNMENT in costs else costs.assign(**{ALIGNMENT: np.nan})
 
 
 def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     """The same from the table of runs that is there."""
     about = provenance["study"]
-    costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
+    costs, curves = read_costs(folder), pd.read_parquet(folder / CURVES)
     summary = summarised(costs, about["kinds"], about["reference"])
     first = fastest(costs, about["kinds"], about["reference"])
     at_best = summarised(one_row_an_arm(costs), about["kinds"], about["reference"])
@@ -93,6 +100,9 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     at_rates = runs_at_rates(costs, about["reference"])
     if len(at_rates):
         draw_steps_at_rates(at_rates, folder / RATES)
+    aligned = aligned_arms(costs)
+    if told := explained(aligned):
+        draw_alignment(aligned, folder / ALIGNED)
     lower = lower_thresholds(curves, costs)
     write_csv(lower, folder / "thresholds.csv")
     return write_page(
@@ -109,6 +119,8 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         added=added([one["command"] for one in (*about.get("beside", []), provenance)]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
         at_rates=rates_tables(at_rates, about["reference"]),
+        explained=told,
+        first_steps=FIRST_STEPS,
         thresholds=threshold_tables(lower),
         coverages={seeds: coverage(seeds) for seeds in sorted(costs.groupby("condition")["seed"].nunique().unique())},
     )
@@ -137,7 +149,7 @@ def run_costs(run: Run) -> dict[str, Any]:
     """Condition, arm, rate (of learning), seed, START_WEIGHTS, reached, and COSTS up to there (in all, where it did not).
 
     tokens: of the training completions, and of the continuations that value their states; seconds: of the training steps,
-    without the points of the curve; start and last: of the curve; causal_auc: of `causal_auc`.
+    without the points of the curve; start and last: of the curve; causal_auc, alignment: of the functions of these names.
     """
     bound, curve = run.settings.evaluation.stop_at, earned(run)
     if bound is None:
@@ -161,6 +173,7 @@ def run_costs(run: Run) -> dict[str, Any]:
         "start": float(curve.iloc[0]),
         "last": float(curve.iloc[-1]),
         AUC: round(causal_auc(run), 3),
+        ALIGNMENT: round(alignment(run), 3),
     }
 
 
@@ -190,6 +203,7 @@ def summarised(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) ->
         "longest": ("run", "max"),
         "last": ("last", "mean"),
         "auc": (AUC, "mean"),
+        ALIGNMENT: (ALIGNMENT, "mean"),
     }
     rows = by.agg(**told).reset_index()
     for cost in COSTS:
@@ -253,7 +267,7 @@ def regimes(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) -> di
 def committed_regimes(folder: Path) -> dict[str, dict[str, Any]]:
     """`regimes` of a page that was written to `folder`."""
     about = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["study"]
-    return regimes(pd.read_csv(folder / STEPS), about["kinds"], about["reference"])
+    return regimes(read_costs(folder), about["kinds"], about["reference"])
 
 
 def coverage(seeds: int) -> float:

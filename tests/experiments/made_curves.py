@@ -60,4 +60,4 @@ def runs_of(folder: Path) -> list[Run]:
 def costs_of(rows: list[tuple[object, ...]]) -> pd.DataFrame:
     """Costs of runs of which no credit was kept."""
     columns = ["condition", "arm", "rate", "seed", "reached", "steps", "tokens", "seconds"]
-    return pd.DataFrame(rows, columns=columns).assign(last=np.nan, causal_auc=np.nan)
+    return pd.DataFrame(rows, columns=columns).assign(last=np.nan, causal_auc=np.nan, alignment=np.nan)

@@ -17,6 +17,7 @@ from experiments.study.ceilings import (
     summarised,
     write_ceilings,
 )
+from oar.analysis.reports.page import write_csv
 from oar.common.errors import DataError
 from tests.experiments.made_curves import KINDS, costs_of, made, runs_of
 from tests.experiments.made_runs import toy_study
@@ -85,6 +86,27 @@ def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:
     judge(folder, analysis={"command": "reanalyse"})
     again = (folder / "toy.md").read_text()
     assert [line for line in again.splitlines() if "| analysis |" not in line] == text.splitlines()
+
+
+def test_a_page_says_why_an_arm_is_soon_where_it_was_measured(tmp_path: Path) -> None:
+    about = toy_study() | {"kinds": KINDS, "rates": [1e-3], "conditions": {"one": []}, "expected": {}}
+    write_ceilings(
+        about | {"arms": {arm: [] for arm in KINDS}}, runs_of(tmp_path), tmp_path, {"command": "toy", "cpu": "one"}
+    )
+    page, steps = tmp_path / "toy.md", pd.read_csv(tmp_path / "steps.csv")
+
+    def judged(costs: pd.DataFrame) -> str:
+        write_csv(costs, tmp_path / "steps.csv")
+        judge(tmp_path, analysis={"command": "reanalyse"})
+        return page.read_text()
+
+    assert "Why an arm is soon" not in judged(steps.drop(columns="alignment"))  # a page from before
+    assert not (tmp_path / "alignment.png").exists()
+    found = {"grpo": 0.2, "oar_p": 0.5, "oar_p_shuffled": 0.1, "oracle_causal": 0.9}
+    text = judged(steps.assign(alignment=steps["arm"].map(found)))
+    assert "1.00 in one (4 arms)." in text
+    assert "| 3 of 3 | 0.91 |  | 0.50 |" in text
+    assert (tmp_path / "alignment.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_page_where_nothing_stands_shows_the_rewards(tmp_path: Path) -> None:
