@@ -1,5 +1,6 @@
 """Did a run's credit push its digits where the reward wants them, and is that why an arm is soon (docs/SHEETS.md)?"""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from oar.statistics.attribution import Floats, spearman
 ALIGNMENT = "alignment"  # of a run
 FIRST_STEPS = 50  # that are looked at: runs end at different ones, and late in a run little is left to learn
 FEWEST_ARMS = 4  # of a regime: a rank correlation of fewer says nothing
+COLUMNS = 3  # of panels
 
 
 def alignment(run: Run) -> float:
@@ -96,15 +98,15 @@ def explained(arms: pd.DataFrame) -> dict[str, tuple[int, float]]:
 
 
 def draw_alignment(arms: pd.DataFrame, path: Path) -> None:
-    """Of `aligned_arms` a panel per condition of `explained`: steps over alignment, a mark per arm."""
-    shown = {condition: arms[arms["condition"] == condition] for condition in explained(arms)}
+    """Of `aligned_arms` a panel per condition with several arms: steps over alignment, a mark per arm."""
+    shown = {str(name): own for name, own in arms.groupby("condition", sort=False) if len(own) > 1}
     looks = looks_of(list(arms["arm"].unique()))
-    with picture(path, height=5.0) as figure:
-        axes = panels(figure, [f"{condition}: steps" for condition in shown], len(shown))
+    with picture(path, height=2 + 3 * math.ceil(len(shown) / COLUMNS)) as figure:
+        axes = panels(figure, [f"{condition}: steps" for condition in shown], COLUMNS)
         for one, own in zip(axes, shown.values(), strict=True):
             for row in records(own):
                 look = looks[row["arm"]]
                 one.plot(row[ALIGNMENT], row["steps"], linestyle="", markersize=8, label=look.label, **style(look))
             one.set_xlabel("alignment")
-            one.set(xlim=(min(0, *one.get_xlim()), 1), ylim=(0, None))
+            one.set(xlim=(-0.05, 1.05), ylim=(0, None))
         legend_below(figure, series_of(axes, looks))

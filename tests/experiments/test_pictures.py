@@ -15,7 +15,15 @@ from experiments.gradient_signal import page as gradient_signal
 from experiments.reanalyse import pictures_of, table_of
 from experiments.stability.figures import draw_frontier, draw_levels, draw_trajectories
 from experiments.stability.page import read_levels
-from experiments.study.ceilings import STEPS, arms_in_order, draw_ceilings, fastest, one_row_an_arm, summarised
+from experiments.study.ceilings import (
+    STEPS,
+    arms_in_order,
+    draw_ceilings,
+    fastest,
+    one_row_an_arm,
+    read_costs,
+    summarised,
+)
 from experiments.study.credit_dynamics import draw_credit, draw_profile
 from experiments.study.mistakes import draw_mistakes
 from experiments.study.page import CURVES, draw_differences
@@ -52,7 +60,7 @@ def drawn_by(folder: Path) -> None:
             draw_profile(pd.read_csv(folder / "credit.csv"), nowhere)
     elif (folder / STEPS).is_file():
         about = made["study"]
-        costs, curves = pd.read_csv(folder / STEPS), pd.read_parquet(folder / CURVES)
+        costs, curves = read_costs(folder), pd.read_parquet(folder / CURVES)
         of_all = (costs, about["kinds"], about["reference"])
         at_best = summarised(one_row_an_arm(costs), *of_all[1:])
         draw_ceilings(at_best, fastest(*of_all), curves, costs, arms_in_order(about), nowhere)

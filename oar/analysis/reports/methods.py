@@ -66,6 +66,7 @@ LOOKS = {
     "oar_p_reference": Look("OAR-P reference", INDIGO, "D"),
     "oar_gn_reference": Look("OAR-GN reference", INDIGO, "X"),
     "oar_p_reference_answer": Look("OAR-P right answer", INDIGO, "P"),
+    "oar_p_position": Look("OAR-P position", GREEN, "s"),  # beside OAR-P shuffled, which has OAR-P's marker
     "oar_s": Look("OAR-S", PINK, "o"),
     "oar_s_routes": Look("OAR-S routes", PINK, "P"),
     "oar_s_gradient": Look("OAR-S gradient", PINK, "^"),
@@ -115,7 +116,7 @@ def look(method: str) -> Look:
     if values := _values(method):
         return family(method)._replace(label=f"OAR-P {', '.join(' '.join(value) for value in values)}")
     found = LOOKS.get(method)
-    if method.endswith(OF_A_METHOD):
+    if found is None and method.endswith(OF_A_METHOD):
         of, _, control = method.rpartition("_")
         found = look(of)._replace(label=f"{label(of)} {control}")
     elif found is None:
