@@ -41,7 +41,7 @@ from oar.runs.folder import START_WEIGHTS, Run
 TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
-MAP, STANDING, REWARDS, RATES, ALIGNED = "map.png", "standing.png", "rewards.png", "rates.png", "alignment.png"
+MAP, STANDING, REWARDS, RATES = "map.png", "standing.png", "rewards.png", "rates.png"
 AUC = "causal_auc"  # of a run: what its credit found
 
 
@@ -102,7 +102,8 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         draw_steps_at_rates(at_rates, folder / RATES)
     aligned = aligned_arms(costs)
     if told := explained(aligned):
-        draw_alignment(aligned, folder / ALIGNED)
+        write_csv(aligned.round(3), folder / f"{ALIGNMENT}.csv")
+        draw_alignment(aligned, folder / f"{ALIGNMENT}.png")
     lower = lower_thresholds(curves, costs)
     write_csv(lower, folder / "thresholds.csv")
     return write_page(

@@ -107,6 +107,8 @@ def test_a_page_says_why_an_arm_is_soon_where_it_was_measured(tmp_path: Path) ->
     assert "1.00 in one (4 arms)." in text
     assert "| 3 of 3 | 0.91 |  | 0.50 |" in text
     assert (tmp_path / "alignment.png").read_bytes().startswith(b"\x89PNG")
+    table = pd.read_csv(tmp_path / "alignment.csv").set_index("arm")
+    assert table.loc["oar_p"].tolist() == ["one", 0.5, 20, 3]
 
 
 def test_a_page_where_nothing_stands_shows_the_rewards(tmp_path: Path) -> None:
