@@ -65,9 +65,9 @@ def _pushes(sample: Sample, table: Mapping[str, str]) -> tuple[Floats, Floats]:
 def _hits(sample: Sample, table: Mapping[str, str]) -> NDArray[np.int64]:
     """(T,): 1 for a digit that `table` has for the word before it, -1 for another one, 0 for what is no digit."""
     found = np.zeros(len(sample.tokens), dtype=np.int64)
-    # A word may be of several tokens, but a digit is one of any vocabulary: they stand in the text in the same order.
-    digits = [token for token, text in enumerate(sample.tokens) if text.strip().isdigit()]
-    for token, digit in zip(digits, re.finditer(r"\d", sample.completion), strict=True):
+    # A word may be of several tokens, and a token of several digits: these stand in the text in the same order.
+    tokens = [token for token, text in enumerate(sample.tokens) for sign in text if sign.isdecimal()]
+    for token, digit in zip(tokens, re.finditer(r"\d", sample.completion), strict=True):
         words = sample.completion[: digit.start()].split()
         found[token] = 1 if words and table.get(words[-1]) == digit[0] else -1
     return found

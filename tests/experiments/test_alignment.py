@@ -92,6 +92,10 @@ def test_a_key_of_several_tokens_is_read_from_the_text() -> None:
     assert step_alignment([replace(right, completion="co 7\nq 8\n#### 7")], TABLE) == pytest.approx(
         0
     )  # no such key: wrong
+    long = sample(["co", " 78", "\n", "####", " 7"], "co 78\n#### 7", [0.5] * 5, [0.0, 1.0, 0.0, 0.0, 0.0], [1])
+    assert step_alignment([long], TABLE) == pytest.approx(
+        -1
+    )  # a number of two digits is not right, though it begins so
 
 
 def run_with(folder: Path, samples: dict[int, Sample], sheet: Sheet | None) -> Run:
