@@ -89,9 +89,8 @@ def test_a_key_of_several_tokens_is_read_from_the_text() -> None:
         tokens, "co 7\nqa 8\n#### 7", [0.5] * 11, [1.0 if place in (2, 7) else 0.0 for place in range(11)], [2, 7]
     )
     assert step_alignment([right], TABLE) == pytest.approx(1)
-    assert step_alignment([replace(right, completion="co 7\nq 8\n#### 7")], TABLE) == pytest.approx(
-        0
-    )  # no such key: wrong
+    unknown = replace(right, completion="co 7\nq 8\n#### 7")  # there is no such key: its digit is wrong
+    assert step_alignment([unknown], TABLE) == pytest.approx(0)
     long = sample(["co", " 78", "\n", "####", " 7"], "co 78\n#### 7", [0.5] * 5, [0.0, 1.0, 0.0, 0.0, 0.0], [1])
     assert step_alignment([long], TABLE) == pytest.approx(
         -1
