@@ -175,4 +175,6 @@ def test_kinds_are_what_the_configs_say() -> None:
     assert [label(one) for one in order[-2:]] == ["shuffled (control)", "oracle_error (oracle)"]
     assert sorted(["oar_p_shuffled", "oar_gn", "oar_p"], key=method_order) == ["oar_p", "oar_gn", "oar_p_shuffled"]
     assert label("oar_p_position") == "OAR-P position (control)"
-    assert look("oar_p_position")[1:3] == look("oar_p")[1:3]  # colour and marker
+    assert look("oar_p_shuffled")[1:3] == look("oar_p")[1:3]  # colour and marker
+    assert look("oar_p_position").colour == look("oar_p").colour
+    assert look("oar_p_position").marker != look("oar_p_shuffled").marker  # one picture has both
