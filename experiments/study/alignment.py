@@ -57,7 +57,7 @@ def step_alignment(samples: Sequence[Sample], table: Mapping[str, str]) -> float
 def _pushes(sample: Sample, table: Mapping[str, str]) -> tuple[Floats, Floats]:
     """(T,) twice, of the reasoning tokens: the push of each, and the one it deserves."""
     size = -np.expm1(np.array(sample.old_logprobs))  # 1 - p
-    right = np.array([hit in sample.marks["causal"] for hit in range(size.size)]) * _hits(sample, table)
+    right = np.isin(np.arange(size.size), sample.marks["causal"]) * _hits(sample, table)
     kept = slice(sample.reasoning_tokens)
     return (np.array(sample.advantages) * size)[kept], (right * size)[kept]
 

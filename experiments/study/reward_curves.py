@@ -8,11 +8,12 @@ import pandas as pd
 
 from oar.analysis.reports.figures import draw_lines
 from oar.analysis.reports.methods import looks_of
-from oar.analysis.thresholds import ENDS, best_runs
+from oar.analysis.thresholds import best_runs
 from oar.learner.run import CURVE, EARNED
 from oar.runs.folder import Run
 
 RUN = ["condition", "arm", "rate", "seed"]
+ENDS = ("median", "low", "high")
 BOUND = [*RUN, "threshold"]
 BELOW = (0.3, 0.2, 0.1, 0.0)  # thresholds that are looked at, below that of the run
 

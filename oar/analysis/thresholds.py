@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 
 STEPS = "steps.csv"
-ENDS = ("median", "low", "high")
 MANY_SEEDS = 5  # of two equal arms a given one is sooner under each of them in 3 % of studies
 
 
