@@ -161,11 +161,11 @@ ablation-probe: setup ## What stands for the model's answer; with OUT its page
 signals: setup ## An experiment on signals: make signals EXPERIMENT=mask_artefacts|proxy_mismatch|error_location|open_outcomes|method_signals
 	@$(call program,signals)
 
-study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics, methods, ceilings, carry_over, reward_head, oar_s_outcome, matched_cost, learning_rates, table1_rates)
+study: setup ## Arms under conditions: make study EXPERIMENT=pays (or controls, suppression, written, dynamics, methods, ceilings, carry_over, reward_head, oar_s_outcome, matched_cost, learning_rates, table1_rates, smollm2_ceilings, smollm2_parts)
 	@$(call program,study)
 
 # The table of accuracy first, which trains; then what the signals say of known tokens, which trains one model.
-compare-methods: setup ## Every credit method beside GRPO and beside its own shuffled numbers
+compare-methods: setup ## The field's credit methods beside GRPO, those with numbers for each token also beside these on other tokens
 	@$(call program,study experiment=methods)
 	@$(BIN)/python -m experiments.signals experiment=method_signals
 

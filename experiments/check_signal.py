@@ -23,9 +23,10 @@ from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import Subject, by_completion, examine
 from oar.command_line.entry import entry
 from oar.common.errors import OarError
-from oar.config import TrainConfig, build, validated
+from oar.config import TrainConfig, validated
 from oar.config.checks import AtLeast
 from oar.launch.start_model import model_folder
+from oar.learner.credit import Method
 from oar.method.credit import checked
 from oar.method.forward.logprobs import score_completions
 from oar.method.importance import CreditInputs, CreditSignal, PerturbationImportance, gives, needs_batch
@@ -49,7 +50,7 @@ class CheckSignalConfig(TrainConfig):
 def main(config: DictConfig) -> None:
     """Print a line for each part of the contract, then what the signal finds; exit code 1 where a part is broken."""
     cfg = validated(config, CheckSignalConfig)
-    estimator: CreditSignal = build("method.estimator", cfg.method.estimator, cfg.allow_targets)
+    estimator = Method.built(cfg).signal  # refuses what a run would refuse
     torch.set_num_threads(cfg.learner.threads)
     subject = completions(cfg, samples=GROUP if needs_batch(estimator) else 1)
     table, broken = Table(box=None, show_header=False, pad_edge=False), []

@@ -15,6 +15,7 @@ Graph = dict[str, set[str]]
 OVER_EXPERIMENTS = {"experiments.reanalyse"}
 # What each room of the method may use: no configuration, no files, no engine.
 PURE = {"oar.common", "oar.method", "oar.names"}
+HALL = {"oar", "oar.names"}  # no rooms
 
 
 @cache
@@ -83,6 +84,15 @@ def test_no_circle_of_files() -> None:
 
 def test_no_circle_of_rooms() -> None:
     assert circle(rooms()) == []
+
+
+def test_the_page_lists_the_rooms_in_the_order_of_their_imports() -> None:
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    listed = [name.replace("/", ".") for name in re.findall(r"^\| `(oar/\w+)` \|", page, flags=re.MULTILINE)]
+    found = {name: used for name, used in rooms().items() if name.startswith("oar.") and name not in HALL}
+    assert set(listed) == found.keys()
+    for place, name in enumerate(listed):
+        assert found[name] - HALL <= set(listed[:place]), name
 
 
 def test_the_hall_is_empty() -> None:

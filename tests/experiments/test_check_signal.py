@@ -33,6 +33,7 @@ from oar.method.probes import AnswerMeanProbe
 from tests.learner.own_methods import AgainstTheGroup
 from tests.models import credit_inputs, random_batch
 from tests.own_signal import write_own_signal
+from tests.programs import run
 
 ROOT = Path(__file__).parents[2]
 Signal = Callable[[CreditInputs], Tensor]
@@ -158,6 +159,12 @@ def program(name: str, folder: Path, *overrides: str) -> "subprocess.CompletedPr
     command = [sys.executable, "-m", f"experiments.{name}", *own]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_what_a_run_refuses_is_refused() -> None:
+    code, output = run("check_signal", "method=oar_s", "probe=reference")
+    assert code == 2, output
+    assert "probe must be one that reads the answer" in output
 
 
 @pytest.mark.system
