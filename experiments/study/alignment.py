@@ -2,6 +2,7 @@
 
 import math
 import re
+import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -66,8 +67,8 @@ def _hits(sample: Sample, table: Mapping[str, str]) -> NDArray[np.int64]:
     """(T,): 1 for a digit that `table` has for the word before it, -1 for another one, 0 for what is no digit."""
     found = np.zeros(len(sample.tokens), dtype=np.int64)
     # A word may be of several tokens, and a token of several digits: these stand in the text in the same order.
-    tokens = [token for token, text in enumerate(sample.tokens) for sign in text if sign.isdecimal()]
-    for token, digit in zip(tokens, re.finditer(r"\d", sample.completion), strict=True):
+    tokens = [token for token, text in enumerate(sample.tokens) for sign in text if sign in string.digits]
+    for token, digit in zip(tokens, re.finditer(r"[0-9]", sample.completion), strict=True):
         words = sample.completion[: digit.start()].split()
         found[token] = 1 if words and table.get(words[-1]) == digit[0] else -1
     return found
@@ -78,7 +79,7 @@ def aligned_arms(costs: pd.DataFrame) -> pd.DataFrame:
 
     A run that does not get there counts with the steps that it ran. costs: steps.csv.
     """
-    known = best_runs(costs.dropna(subset=ALIGNMENT))
+    known = best_runs(costs).dropna(subset=ALIGNMENT)
     by_arm = known.groupby(["condition", "arm"], sort=False)
     return by_arm.agg(
         **{ALIGNMENT: (ALIGNMENT, "mean")}, steps=("steps", "median"), seeds=("seed", "nunique")

@@ -49,14 +49,13 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
     """Write the page of a study that trains to a threshold, its table and its picture into `folder`; returns the page.
 
     `about["beside"]`: folders of earlier pages, whose runs stand on this one too, but for those that were run anew and those
-    of a condition that has other settings now.
+    of a condition or an arm that has other settings now.
     """
     costs, curves, about = pd.DataFrame([run_costs(run) for run in runs]), reward_curves(runs), dict(about)
     earlier = [earlier_page(Path(folder)) for folder in about["beside"]]
     for table, points, told in earlier:
-        was = told["study"]["conditions"]
-        changed = [name for name, settings in about["conditions"].items() if was.get(name, settings) != settings]
-        costs, curves = beside(costs, table, changed), beside(curves, points, changed)
+        changed = {key: _changed(told["study"][key], about[key]) for key in ("conditions", "arms")}
+        costs, curves = beside(costs, table, **changed), beside(curves, points, **changed)
         for key in ("conditions", "arms", "kinds", "in_words", "expected"):
             about[key] = told["study"].get(key, {}) | about[key]
         about["overrides"] = [one for one in about["overrides"] if one in told["study"]["overrides"]]
@@ -72,6 +71,11 @@ def write_ceilings(about: Mapping[str, Any], runs: Sequence[Run], folder: Path, 
     with atomic_path(folder / CURVES) as path:
         in_order(curves, about).to_parquet(path, index=False)
     return judge_ceilings(folder, {**provenance, "study": about})
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names that have other settings now."""
+    return [name for name, settings in now.items() if before.get(name, settings) != settings]
 
 
 def earlier_page(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:

@@ -51,12 +51,12 @@ def overview(
 
 def choice_and_gain(about: Mapping[str, Any], pairs: pd.DataFrame, placement: pd.DataFrame) -> tuple[float, int]:
     """Over the arms that are paired with a control: rank correlation of their AUC of causal tokens with their gain over it,
-    accuracy at temperature 1, and how many arms these are.
+    accuracy at temperature 1, NaN of fewer than two, and how many arms these are.
     """
     found = placement[placement["quantity"] == AUC].groupby(ARM)["value"].mean().rename("auc").reset_index()
     controlled = pairs[(pairs["metric"] == SAMPLED_METRIC) & (pairs["reference"].map(about["kinds"]) == CONTROL)]
     both = controlled.merge(found, on=ARM)
-    return spearman(both["auc"], both["difference"]), len(both)
+    return spearman(both["auc"], both["difference"]) if len(both) > 1 else float("nan"), len(both)
 
 
 def _gains(table: pd.DataFrame) -> dict[tuple[str, str], str]:

@@ -45,9 +45,9 @@ def reward_curves(runs: Sequence[Run]) -> pd.DataFrame:
     )
 
 
-def beside(new: pd.DataFrame, earlier: pd.DataFrame, changed: Sequence[str]) -> pd.DataFrame:
-    """Rows of `new` runs, and those of `earlier` ones that were not run anew, without the conditions that have changed."""
-    kept = earlier[~earlier["condition"].isin(changed)]
+def beside(new: pd.DataFrame, earlier: pd.DataFrame, conditions: Sequence[str], arms: Sequence[str]) -> pd.DataFrame:
+    """Rows of `new` runs, and those of `earlier` ones that were not run anew and are of none of `conditions` and `arms`."""
+    kept = earlier[~(earlier["condition"].isin(conditions) | earlier["arm"].isin(arms))]
     again = kept.set_index(RUN).index.isin(new.set_index(RUN).index)
     return pd.concat([new, kept[~again]], ignore_index=True)
 

@@ -9,6 +9,7 @@ from its seed and step (oar/common/seeding.py), so there is none.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from oar.model.parameters import full_weights, take_part
 OPTIMIZER_FOLDER = "optimizer"  # a folder of its own: beside the model's files vLLM would load it as weights
 STATE_FILE = "state.json"
 CHECKPOINTS = "checkpoints"
+_NAME = re.compile(r"step_\d+")
 
 
 def save_checkpoint(
@@ -47,9 +49,12 @@ def save_checkpoint(
 
     All ranks call it, on a folder that all of them see. `state` (JSON) goes into state.json beside the hashes of every file;
     its "accuracy", where there is one, decides which checkpoint is the best. `beside` writes into the folder what else a run has
-    to hold; the first rank calls it. On any failure to write, what was there before stays as it was and CheckpointError says so.
+    to hold; the first rank calls it. A step that has its checkpoint keeps it. On any failure to write, what was there before
+    stays as it was and CheckpointError says so.
     """
     final = checkpoint_of(folder, step)
+    if final.is_dir():
+        return final  # the engine was lost beside the save, and the step's end is repeated: the weights are the same
     temporary = folder / f".{final.name}.tmp"
     try:
         if ranks.first:
@@ -70,8 +75,6 @@ def save_checkpoint(
         ranks.wait()
         if ranks.first:
             _seal(temporary, {**state, "step": step})
-            if final.exists():
-                shutil.rmtree(final)
             temporary.rename(final)
             _flush_to_disk(folder)
     except (OSError, SafetensorError) as error:
@@ -181,7 +184,8 @@ def noted(checkpoint: Path, name: str) -> float | None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+    # A copy that somebody made of one, step_000010_kept, is none.
+    return sorted(path for path in folder.glob("step_*") if _NAME.fullmatch(path.name) and path.is_dir())
 
 
 def _hashes(paths: Iterable[Path]) -> list[str]:

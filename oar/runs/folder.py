@@ -121,7 +121,7 @@ def finished(folder: Path, settings: TrainConfig) -> dict[str, Any] | None:
     evaluation = folder / "evaluation.json"
     if not evaluation.exists():
         return None
-    found: dict[str, Any] = json.loads(evaluation.read_text(encoding="utf-8"))["provenance"]
+    found: dict[str, Any] = json.loads(evaluation.read_text(encoding="utf-8")).get("provenance", {})
     wanted = {"identity": settings.identity(), "measure": settings.measure()}
     done = found.get("step") == settings.learner.steps or found.get("reached", False)
     return found if done and {key: found.get(key) for key in wanted} == wanted else None
@@ -163,7 +163,7 @@ def read_lines(path: Path) -> pd.DataFrame:
     if not path.exists():
         raise DataError(f"{path} is missing: the cell has not finished.")
     lines, newline, _ = path.read_text(encoding="ascii").rpartition("\n")
-    frame = pd.read_json(StringIO(lines + newline), lines=True)
+    frame = pd.read_json(StringIO(lines + newline), lines=True, precise_float=True)  # 0.6 is read as 0.6
     if frame.empty or "step" not in frame.columns:
         raise DataError(f"{path} holds no steps: the cell has not finished.")
     return frame.groupby("step").last()  # a step may have one line for training and one for evaluation

@@ -87,8 +87,10 @@ ANSWER = RewardTerms({"answer": rewards.answer}, {"answer": 1.0})
 
 
 def _checked(name: str, function: Callable[..., Any], columns: Mapping[str, Any], count: int) -> list[float]:
+    # What the configuration sets no column of the same name overrides.
+    configured = function.keywords if isinstance(function, partial) else {}
     try:
-        found = function(**columns)
+        found = function(**{key: value for key, value in columns.items() if key not in configured})
     except OarError:
         raise
     except Exception as error:  # whatever somebody's reward raises is told with its place

@@ -105,6 +105,14 @@ def run_with(folder: Path, samples: dict[int, Sample], sheet: Sheet | None) -> R
     return Run(folder, OmegaConf.create({"data": {"source": source}}), {}, "grpo", "one")
 
 
+def test_only_the_ten_digits_are_digits() -> None:
+    """Some vocabularies spread a digit of another script over tokens that are none."""
+    tokens = ["co", " ", "\ufffd", "\ufffd", "do", "6", "####", "6"]
+    alone = [0.0] * 5 + [1.0, 0.0, 0.0]
+    one = sample(tokens, "co \N{ARABIC-INDIC DIGIT THREE} do 6 #### 6", P, alone, causal=[5])
+    assert step_alignment([one], TABLE) == pytest.approx(1)
+
+
 def test_a_run_is_the_mean_of_its_first_steps(tmp_path: Path) -> None:
     sheet = Sheet()
     key, digit = next(iter(sheet.right.items()))
@@ -123,10 +131,14 @@ def test_arms_are_taken_at_their_best_rate_and_ranked(tmp_path: Path) -> None:
     found = {"grpo": (0.1, 300), "oar_p": (0.5, 80), "oar_g": (0.4, 100), "oracle_causal": (0.8, 90)}
     rows = [("one", arm, 3e-4, seed, True, steps, value) for arm, (value, steps) in found.items() for seed in (1, 2, 3)]
     rows += [("one", "oar_p", 1e-4, seed, True, 200, 0.9) for seed in (1, 2, 3)]  # its worse rate
+    # The best rate of this one has none: it is left out, not shown at a worse rate.
+    rows += [("one", "oar_gn", 1e-4, seed, True, 200, 0.9) for seed in (1, 2, 3)]
+    rows += [("one", "oar_gn", 5e-4, seed, True, 20, np.nan) for seed in (1, 2, 3)]
     rows += [("one", "oar_p", 3e-4, 4, True, 10, np.nan), ("share", "grpo", 3e-4, 1, True, 90, 0.2)]
     costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps", ALIGNMENT])
     arms = aligned_arms(costs).set_index(["condition", "arm"])
     assert arms.loc[("one", "oar_p")].tolist() == [0.5, 80, 3]
+    assert ("one", "oar_gn") not in arms.index
     assert explained(arms.reset_index()) == {"one": (4, pytest.approx(0.8))}  # the oracle and OAR-P change places
     draw_alignment(arms.reset_index(), tmp_path / "alignment.png")
     assert (tmp_path / "alignment.png").stat().st_size > 1000

@@ -173,6 +173,14 @@ def test_runs_of_an_earlier_page_stand_beside_those_that_were_made_anew(tmp_path
     assert len(curves.drop_duplicates(["condition", "arm", "rate", "seed"])) == 16
     points = curves.set_index(["condition", "arm", "rate", "seed"]).loc[("one", "oar_p", 1e-3, 1)]
     assert points["reward"].tolist() == pytest.approx([0.3, 0.91])  # not the curve of before as well
+    # Nor do runs of an arm with other settings.
+    other = about | {"arms": about["arms"] | {"oar_p": ["gating.tau=0.4"]}, "beside": [str(before)]}
+    write_ceilings(
+        other, [made(tmp_path / "tau", "oar_p", 9, {0: 0.3, 10: 0.91})], after, {"command": "the fourth", "cpu": "one"}
+    )
+    costs = pd.read_csv(after / "steps.csv")
+    assert costs[costs["arm"] == "oar_p"]["seed"].tolist() == [9]
+    assert len(costs[costs["arm"] == "grpo"]) == 3
     # Of a seed of a condition all runs that say so began with the same weights.
     here, there = (replace(anew, provenance={**anew.provenance, "start_weights": text}) for text in "ab")
     write_ceilings(about, [here], before, first)

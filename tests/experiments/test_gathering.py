@@ -12,6 +12,9 @@ from omegaconf import OmegaConf
 
 from experiments.stability.gathering import Gathered, collapse_of_reward, gather, planned_overrides
 from oar.common.errors import DataError
+from oar.config import TrainConfig, validated
+from oar.runs.folder import finished
+from tests.config.test_config import composed
 from tests.experiments.made_runs import make_run, numbered_run, write_lines
 
 SCORES = {"words1": [0.5, 1.0], "words2": [0.0, 0.25]}  # avg@k: 75, 12.5, mean 43.75
@@ -70,6 +73,11 @@ def test_a_run_that_goes_on_is_not_finished(sweep: Path) -> None:
     config.learner.steps = 5
     OmegaConf.save(config, sweep / "0" / "config.yaml")
     assert row(gather([sweep]), "gating/0")["why"] == "stands at step 3 of 5"
+
+
+def test_an_evaluation_of_unknown_origin_is_not_of_this_run(sweep: Path) -> None:
+    (sweep / "0" / "evaluation.json").write_text('{"results": {}}')
+    assert finished(sweep / "0", validated(composed(), TrainConfig)) is None
 
 
 def test_settings_that_differ_are_columns(tmp_path: Path) -> None:

@@ -161,3 +161,6 @@ def test_the_one_table_by_hand() -> None:
         ],
     ]
     assert choice_and_gain(about, pairs, placement) == (pytest.approx(1.0), 2)
+    correlation, arms = choice_and_gain(about, pairs.head(0), placement)
+    assert math.isnan(correlation)
+    assert arms == 0

@@ -1,8 +1,10 @@
 """Checkpoints: whole or absent, exact when restored, refused when damaged."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,6 +75,23 @@ def test_keeps_the_last_ones_and_ignores_half_written(tmp_path):
     assert latest_checkpoint(tmp_path).name == "step_000010"
     assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_000002", "step_000010"]
     assert latest_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_a_copy_of_a_checkpoint_is_none_and_stays(tmp_path):
+    model, optimizer = trained(1)
+    shutil.copytree(save(tmp_path, 10, model, optimizer), tmp_path / "step_000010_kept")
+    assert latest_checkpoint(tmp_path).name == "step_000010"
+    save(tmp_path, 20, model, optimizer, keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000010_kept", "step_000020"]
+
+
+def test_a_step_that_is_saved_again_is_never_gone(tmp_path, monkeypatch):
+    model, optimizer = trained(1)
+    saved = save(tmp_path, 10, model, optimizer)
+    monkeypatch.setattr(Path, "rename", None)  # whoever moves or removes it on the way fails
+    monkeypatch.setattr(shutil, "rmtree", None)
+    assert save(tmp_path, 10, model, optimizer) == saved
+    assert load_state(saved)["step"] == 10
 
 
 def test_the_best_outlives_the_last_ones(tmp_path):

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -116,6 +117,18 @@ def test_a_dead_server_is_told_from_a_busy_one(fake: Callable[..., str], monkeyp
         server = HttpServer(f"http://127.0.0.1:{busy.getsockname()[1]}", 1.0)
         assert not server.refuses("/health")
     assert server.refuses("/health")  # nobody listens
+
+
+def test_a_server_that_takes_no_connection_is_told_from_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oar.rollout.client.http.CONNECT_S", 0.2)
+    with ExitStack() as opened:
+        full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):  # nobody takes them, and the queue is full
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        with pytest.raises(EngineLostError, match=r"took no connection within 0\.2 s"):
+            HttpServer(f"http://127.0.0.1:{full.getsockname()[1]}", 600.0).call("GET", "/health")
 
 
 def test_a_push_to_a_lost_engine_says_so(fake: Callable[..., str], tmp_path: Path) -> None:

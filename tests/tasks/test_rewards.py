@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,16 @@ def test_a_faulty_reward_ends_in_one_sentence(
             completed(RIGHT, WRONG), seed=1
         )
     assert "\n" not in str(caught.value)
+
+
+def test_a_column_does_not_override_what_the_configuration_sets() -> None:
+    def paid(bonus: float = 1.0, **columns: object) -> list[float]:
+        return [bonus]
+
+    one = completed(RIGHT, bonus=7.0)
+    assert totals(RewardTerms({"own": partial(paid, bonus=3.0)}, {"own": 1.0}), one) == [3.0]
+    given = RewardTerms({"own": lambda bonus, **columns: bonus}, {"own": 1.0})
+    assert totals(given, one) == [7.0], "a column is what a parameter of its name gets"
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

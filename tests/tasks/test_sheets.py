@@ -6,6 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from oar.common.errors import ConfigError
@@ -16,7 +18,7 @@ from oar.tasks.data.sources import SheetsSource, load_benchmarks
 from oar.tasks.embedded.splits import RL_STREAM, TEACHING_STREAM, split_of
 from oar.tasks.problem import Problem
 from oar.tasks.reward_terms import Completed, RewardTerms
-from oar.tasks.sheets import SHEETS, Sheet, evaluation_set, training_problem
+from oar.tasks.sheets import SHEETS, Sheet, evaluation_set, marks, reward, training_problem
 from oar.tasks.sheets.generator import ANSWERS, REWARDS, SheetProblem, demonstration
 from oar.tasks.sheets.language import ASKED
 from oar.tasks.sheets.teaching import SheetTeaching
@@ -183,6 +185,27 @@ def test_marks_are_the_digits_that_count() -> None:
     every = {"causal": ["1", "5", "6", "4"], "error": ["5"]}
     assert marked("share") == every | {"right": ["1", "2", "3", "4"]}
     assert marked("all") == every | {"all_right": ["1", "2", "3", "4"]}
+
+
+_ODD = st.lists(
+    st.sampled_from(
+        ["ba ", "be ", "1 ", "2 ", "2", "3,", "\n", "ba", " 1", "#### ", "x: ", "\N{ARABIC-INDIC DIGIT ONE} "]
+    )
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_ODD)
+@pytest.mark.parametrize("vocabulary", ["own", "byte level"])
+def test_marks_and_reward_read_the_same_digits(vocabulary: str, pieces: list[str]) -> None:
+    """Whatever is written: as many marked digits are right as the reward counts."""
+    tokenizer = TASK.tokenizer if vocabulary == "own" else byte_level_tokenizer()
+    ids = tokenizer("".join(pieces), add_special_tokens=False).input_ids
+    one = problem("share", "checksum", "0")
+    right = TASK.marks(one, ids)["right"] if vocabulary == "own" else marks(one, ids, tokenizer)["right"]
+    hits = sum(wanted == token for wanted, token in zip(right, ids, strict=True) if wanted)
+    said = str(tokenizer.decode(ids, skip_special_tokens=True))
+    assert reward(said, "0", GOLD, one.columns["sheets"]) == pytest.approx(hits / 4)
 
 
 @pytest.fixture(params=["byte level", pytest.param("smollm2", marks=needs_smollm2)])

@@ -30,6 +30,9 @@ PROBLEM = Problem("p", "Tom has 12 apples .", "17", "words1")
         ("-5", "#### -5", True),
         ("5", "#### -5", False),
         ("1024", "#### 1,024", True),
+        ("14 , 17 , 8", "#### 14 ,17, 8", True),
+        ("14 , 17 , 8", "#### 1 , 41 , 78", False),  # the same digits
+        ("14 , 17 , 8", "#### 14178", False),
         ("x+1", "#### x + 1", True),
         ("7", "#### " + "7" * 10_000, False),  # more digits than int() takes
     ],

@@ -200,12 +200,14 @@ def _fill_in(measured: Tensor, norms: Tensor, candidates: Tensor) -> Tensor:
     """Measured importance (B, T) of the candidates; elsewhere the norms (B, T) times their typical ratio to the measured.
 
     The typical ratio is the geometric mean over the candidates: importance spans orders of magnitude within a completion,
-    and a ratio of sums, which the largest token decides, lifts or sinks all the others past the measured ones.
+    and a ratio of sums, which the largest token decides, lifts or sinks all the others past the measured ones. Where no candidate
+    moved anything the others count as nothing too: their bare norms would get all the credit. Without candidates all are norms.
     """
     both = candidates & (measured > 0) & (norms > 0)
     ratios = torch.where(both, measured, 1.0).log() - torch.where(both, norms, 1.0).log()
     typical = (ratios.sum(dim=1, keepdim=True) / both.sum(dim=1, keepdim=True).clamp(min=1)).exp()
-    return torch.where(candidates, measured, norms * typical)
+    moved = both.any(dim=1, keepdim=True) | ~candidates.any(dim=1, keepdim=True)
+    return torch.where(candidates, measured, norms * typical * moved)
 
 
 def _first_read(read_positions: Tensor, read_mask: Tensor) -> Tensor:

@@ -49,6 +49,10 @@ class HttpServer:
         """
         try:
             response = self._send(method, route, json=body, timeout=(CONNECT_S, self._timeout_s))
+        except requests.ConnectTimeout:
+            raise EngineLostError(
+                f"the engine at {self.url} took no connection within {CONNECT_S:g} s: it hangs, or the network does; see its log."
+            ) from None
         except requests.Timeout:
             raise EngineLostError(
                 f"the engine at {self.url} did not answer {route} within {self._timeout_s:g} s;"

@@ -1,15 +1,17 @@
 """What a written sheet earns, and the ground truth of its tokens."""
 
+import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from oar.tasks.offsets import token_ends
 from oar.tasks.problem import Problem
 from oar.tasks.sheets.generator import ALL, EVERY, ONE, SHEETS
 from oar.tasks.sheets.language import KEYS, MARKER
-from oar.tasks.words.reading import read
 
 
 def reward(completion: str, final_answer: str | None, solution: str, counted: Mapping[str, Any]) -> float:
@@ -40,7 +42,7 @@ def digit_places(words: Sequence[str]) -> dict[str, int]:
     end = len(words) - 1 - words[::-1].index(MARKER) if MARKER in words else len(words)
     places: dict[str, int] = {}
     for place, (word, following) in enumerate(pairwise(words[:end])):
-        if word in KEYS and following.isdigit():
+        if word in KEYS and following.isascii() and following.isdigit():
             places.setdefault(word, place + 1)
     return places
 
@@ -53,22 +55,25 @@ def marks(
     causal: the digits that the reward counts. error: the first wrong one of these, or, where none is wrong, these. right, or
     with a reward for all of them all_right: the id of the token that would be right in the place of such a digit, 0 elsewhere.
     """
-    reading, counted, gold = read(completion_ids, tokenizer), problem.columns[SHEETS], _entries(problem.solution)
-    words, places = reading.pieces, digit_places(reading.pieces)
+    counted, gold = problem.columns[SHEETS], _entries(problem.solution)
+    # Words as the reward reads them: of `7,` and `77` no token alone decides.
+    found = list(re.finditer(r"\S+", str(tokenizer.decode(list(completion_ids), skip_special_tokens=True))))
+    words, ends = [word[0] for word in found], token_ends(completion_ids, tokenizer)
     keys = [counted["asked"]] if counted["reward"] == ONE else list(gold)
-    entries = {reading.tokens[places[key]]: (words[places[key]], gold[key]) for key in keys if key in places}
+    digits = {key: found[place] for key, place in digit_places(words).items() if key in keys and len(words[place]) == 1}
+    entries = {bisect_right(ends, word.start()): (word[0], gold[key]) for key, word in digits.items()}
     wrong = [token for token, (digit, right) in sorted(entries.items()) if digit != right]
     errors = wrong[:1] or list(entries)
-    ids = [0] * reading.length
+    ids = [0] * len(ends)
     for token, (digit, right) in entries.items():
         # A vocabulary may have the blank before the digit in the same token.
         said = str(tokenizer.convert_ids_to_tokens(int(completion_ids[token])))
-        found = tokenizer.convert_tokens_to_ids(said.replace(digit, right))
-        assert isinstance(found, int)  # of one token; of a list it would be a list
-        ids[token] = found
+        instead = tokenizer.convert_tokens_to_ids(said.replace(digit, right))
+        assert isinstance(instead, int)  # of one token; of a list it would be a list
+        ids[token] = instead
     return {
-        "causal": [token in entries for token in range(reading.length)],
-        "error": [token in errors for token in range(reading.length)],
+        "causal": [token in entries for token in range(len(ends))],
+        "error": [token in errors for token in range(len(ends))],
         "all_right" if counted["reward"] == ALL else "right": ids,
     }
 

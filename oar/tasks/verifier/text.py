@@ -132,7 +132,7 @@ def whole_number(answer: str) -> str | None:
 
 def same_text(gold: str, answer: str) -> bool:
     """Whole numbers as numbers, anything else as text without blanks: the strictest comparison."""
-    numbers = whole_number(gold), whole_number(answer)
+    numbers = written_number(gold), written_number(answer)  # None of a list: `1 , 23` is not `12 , 3`
     return numbers[0] == numbers[1] if all(numbers) else "".join(gold.split()) == "".join(answer.split())
 
 

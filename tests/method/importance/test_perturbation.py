@@ -12,7 +12,7 @@ from oar.method.batch import collate
 from oar.method.importance import GradientNormImportance, PerturbationImportance, perturbation
 from oar.method.importance.clean import clean_passes
 from oar.method.importance.counterfactual import recompute
-from oar.method.importance.perturbation import largest
+from oar.method.importance.perturbation import _fill_in, largest
 from oar.method.importance.replacements import replacement_ids
 from oar.method.probes import AnswerJointProbe, AnswerMeanProbe, LastTokenProbe
 from oar.method.segments import Segments
@@ -297,6 +297,13 @@ def test_a_budget_measures_the_largest_gradients_and_keeps_their_order_elsewhere
         torch.testing.assert_close(found[row, measured], exact[row, measured], **exactly)
         ratio = (exact[row, measured] / norms[row, measured]).log().mean().exp()
         torch.testing.assert_close(found[row, rest], norms[row, rest] * ratio, atol=1e-5, rtol=1e-2)
+
+
+def test_where_no_candidate_moves_anything_the_others_get_nothing():
+    measured, norms = torch.zeros(2, 4), torch.tensor([[3.0, 2.0, 1.0, 0.5]]).expand(2, 4).clone()
+    candidates = torch.tensor([[True, True, False, False], [False] * 4])
+    expected = torch.stack([torch.zeros(4), norms[1]])  # of a row without candidates the norms are all that is known
+    torch.testing.assert_close(_fill_in(measured, norms, candidates), expected)
 
 
 def test_the_borders_of_a_budget():
