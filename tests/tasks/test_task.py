@@ -30,15 +30,20 @@ PROBLEM = Problem("p", "Tom has 12 apples .", "17", "words1")
         ("-5", "#### -5", True),
         ("5", "#### -5", False),
         ("1024", "#### 1,024", True),
-        ("14 , 17 , 8", "#### 14 ,17, 8", True),
-        ("14 , 17 , 8", "#### 1 , 41 , 78", False),  # the same digits
-        ("14 , 17 , 8", "#### 14178", False),
         ("x+1", "#### x + 1", True),
         ("7", "#### " + "7" * 10_000, False),  # more digits than int() takes
     ],
 )
 def test_verify(gold: str, completion: str, verdict: bool) -> None:
     assert verify(gold, completion) is verdict
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"), [("14 ,17, 8", True), ("014 , 17 , 8", False), ("1 , 41 , 78", False), ("14178", False)]
+)
+def test_a_list_of_numbers_is_no_number(said: str, verdict: bool) -> None:
+    """The answers of problems in parts: the same digits, cut otherwise, are other answers."""
+    assert TASK.grade(replace(PROBLEM, answer="14 , 17 , 8"), f"so #### {said}") is verdict
 
 
 def rollout(text: str, reason: str = "stop") -> Rollout:
