@@ -12,9 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.shared.planned import credit_signals, method_settings, planned
 from oar.command_line.entry import entry
 from oar.command_line.overrides import key_of, overrides_of_runs
+from oar.common.errors import ConfigError
 from oar.config import validated
 from oar.config.checks import one_of, require
 from oar.config.composed import composed
+from oar.learner.credit import Method
 from oar.plan.fit import largest_fit
 
 CACHE = "rollout.kv_cache_gib"
@@ -56,6 +58,7 @@ def main(config: DictConfig) -> None:
     frame = pd.DataFrame(found)
     tokens = frame["micro_batch_tokens"].astype(float)  # NaN where none fits
     frame["fit"] = tokens.map("{:,.0f}".format).where(tokens.notna(), frame["least_gib"].map("{:.0f} GiB".format))
+    frame["fit"] = frame["fit"].where(frame["refused"].isna(), "refused")
     run = ["profile", "model", "lora", "gpus", CACHE]
     table = frame.pivot_table("fit", run, "method", aggfunc="first", sort=False).reset_index().rename_axis(columns=None)
     print(
@@ -64,14 +67,17 @@ def main(config: DictConfig) -> None:
         "GiB: too much; what one completion of full length takes.\n"
         f"The engine's cache is the profile's, scaled with the GPU; {CACHE}=2 changes it."
     )
+    for (method, reason), _ in frame.dropna(subset="refused").groupby(["method", "refused"], sort=False):
+        print(f"refused, {method}: {reason}")
 
 
 def fits(cfg: FitConfig, typed: Sequence[str]) -> Iterator[dict[str, object]]:
-    """A row for each profile, adapter and method. `typed`: overrides of conf/plan for all of them."""
+    """A row for each profile, adapter and method; `refused`: why a run of it is. `typed`: overrides of conf/plan for all."""
     gib = cfg.gpus[cfg.gpu]
     runs = list(product(cfg.profiles, cfg.loras))
     plans = [planned(composed("plan", [*typed, f"profile={profile}", f"lora={lora}"])) for profile, lora in runs]
-    signals = credit_signals(method_settings(cfg.methods, plans[0].run), plans[0].run)
+    settings = method_settings(cfg.methods, plans[0].run)
+    signals = credit_signals(settings, plans[0].run)
     for (profile, lora), plan in zip(runs, plans, strict=True):
         run, assume = plan.run, replace(plan.settings.assume, memory_gib=gib)
         if CACHE not in map(key_of, typed):
@@ -79,8 +85,15 @@ def fits(cfg: FitConfig, typed: Sequence[str]) -> Iterator[dict[str, object]]:
             run = replace(run, rollout=replace(run.rollout, kv_cache_gib=scaled))
         about = {"profile": profile, "model": run.model.name, "lora": lora, "gpus": assume.devices}
         for method in cfg.methods:
-            fit = largest_fit(run, plan.model, assume, signals[method], plan.scorer)
-            yield {**about, CACHE: run.rollout.kv_cache_gib, "method": method, **asdict(fit)}
+            own, refused = replace(run, method=settings[method]), None  # it may hold a teacher, or add a loss
+            try:
+                Method.built(own)
+            except ConfigError as error:
+                refused = str(error)
+            sizes: dict[str, object] = {"micro_batch_tokens": None, "least_gib": None}
+            if refused is None:
+                sizes = asdict(largest_fit(own, plan.model, assume, signals[method], plan.scorer))
+            yield {**about, CACHE: run.rollout.kv_cache_gib, "method": method, **sizes, "refused": refused}
 
 
 if __name__ == "__main__":

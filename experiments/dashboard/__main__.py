@@ -12,10 +12,12 @@ from experiments.dashboard.figures import AXES
 from experiments.dashboard.logged import find_runs, read_logged
 from experiments.dashboard.page import dashboard_html
 from oar.command_line.entry import entry
+from oar.common.errors import DataError
 from oar.common.files import write_text_atomic
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
 from oar.config.checks import AtLeast, one_of
+from oar.runs.folder import has_logged
 from oar.runs.wandb_logger import quiet_wandb
 
 PAGE, SCRIPT = "dashboard.html", "plotly.min.js"
@@ -70,7 +72,12 @@ def at_wandb(cfg: DashboardConfig) -> None:
 def as_page(cfg: DashboardConfig) -> None:
     """One HTML page of local runs, and plotly's script beside it."""
     started, git = datetime.now(UTC), git_state(ROOT)
-    runs = [read_logged(folder) for folder in find_runs(cfg.runs)]
+    folders = find_runs(cfg.runs)
+    if silent := [str(folder) for folder in folders if not has_logged(folder)]:
+        print(f"Not shown, for nothing is logged yet: {', '.join(silent)}")
+    runs = [read_logged(folder) for folder in folders if has_logged(folder)]
+    if not runs:
+        raise DataError("runs must hold a run that has logged a step, but none has yet: wait for the first.")
     made = collect_provenance(asdict(cfg), started=started, git=git)
     path = Path(cfg.output_dir) / PAGE
     text = dashboard_html(

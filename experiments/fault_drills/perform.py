@@ -12,6 +12,7 @@ from pathlib import Path
 from experiments.fault_drills.catalogue import Drill, Scene
 from experiments.fault_drills.observed import ObservedRun
 from experiments.fault_drills.proxy import damaging_proxy
+from oar.command_line.overrides import quoted
 from oar.common.errors import CheckpointError, OarError
 from oar.learner.checkpoint import load_state
 
@@ -36,7 +37,7 @@ class Stage:
     def start(self, name: str, *more: str, long: bool = False) -> ObservedRun:
         """A run in the folder `name`."""
         overrides = (*self.overrides, *(self.long_overrides if long else ()), "tracking=disabled", *more)
-        command = [*self.program, *overrides, f"output_dir='{os.path.relpath(self.folder / name)}'"]
+        command = [*self.program, *overrides, f"output_dir={quoted(os.path.relpath(self.folder / name))}"]
         return ObservedRun(self.folder / name, command, timeout_s=self.timeout_s)
 
     def undisturbed(self, *, long: bool) -> dict[str, bytes]:

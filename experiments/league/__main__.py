@@ -15,6 +15,7 @@ from experiments.league.table import KNOWN, REFERENCE, REGIMES, by_ways, league_
 from experiments.shared.run_program import run_program
 from oar.analysis.reports.page import write_csv, write_page
 from oar.command_line.entry import entry
+from oar.command_line.overrides import quoted
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
@@ -117,7 +118,7 @@ def measured(cfg: LeagueConfig, method: str, folder: Path) -> dict[str, list[Pat
     """The files of `method`'s own tables; what is finished is not measured again. Raises OarError where a program fails."""
     found = {}
     for name, program in programs(cfg, method).items():
-        own = [f"output_dir='{folder / name}'", f"work_dir='{folder / 'work'}'"]
+        own = [f"output_dir={quoted(folder / name)}", f"work_dir={quoted(folder / 'work')}"]
         print(f"{name}: {program[0]}", flush=True)
         run_program([*program, *own])
         found[name] = [folder / name / FILES[name]]

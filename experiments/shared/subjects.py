@@ -22,7 +22,7 @@ from torch import Tensor
 
 from experiments.shared.lazy_engine import StartedEngine, engine_when_needed
 from oar.analysis.signals.examine import Subject, examine, signal_importance
-from oar.command_line.overrides import own_configuration
+from oar.command_line.overrides import own_configuration, quoted
 from oar.common.cache import kept, kept_path, kept_table
 from oar.common.errors import ConfigError, OarError
 from oar.common.processes import ChildProcess
@@ -168,7 +168,7 @@ def train_model(plan: Plan, engine: Callable[[], StartedEngine], progress: Progr
     steps, job = plan.cfg.train_steps, plan.training_job()
     if job.provenance() is None:
         command = [sys.executable, "-m", "experiments.train", *own_configuration(), *job.overrides, "resume=auto"]
-        command += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url={engine().url}"]
+        command += [f"output_dir={quoted(os.path.relpath(job.folder))}", f"rollout.url={engine().url}"]
         with (
             stage(progress, f"{TRAINED}: {steps} steps of GRPO", total=steps) as advance,
             ChildProcess(command, log_path=job.folder / "log.txt", env={TOKEN_VARIABLE: engine().token}) as process,

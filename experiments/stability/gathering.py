@@ -22,9 +22,10 @@ from oar.analysis.arms import METRICS as ACCURACIES
 from oar.common.errors import DataError
 from oar.config.saved import saved_config
 from oar.runs.collapse import COLLAPSE_WINDOW, collapse_step
-from oar.runs.folder import Run, check_alike, read_lines, read_run
+from oar.runs.folder import Run, check_alike, has_logged, read_lines, read_run
 from oar.runs.tracking import METRICS
 
+NULL = "null"  # a value of a setting, like any other
 STATES = FINISHED, UNFINISHED, NOT_BEGUN = "finished", "unfinished", "not begun"
 # Where a run writes, reports and finds its servers says nothing of what it computes.
 ELSEWHERE = ("output_dir", "resume", "allow_targets", "tracking.", "rollout.url", "rollout.host", "rollout.port")
@@ -79,7 +80,12 @@ def gather(folders: Sequence[Path]) -> Gathered:
 
     Raises DataError where a folder holds no run, two finished runs were evaluated in different ways, or a file is broken.
     """
-    found = [one for folder in folders for one in _found_in(folder)]
+    # By the name of its folder, or where two have the same one by its whole path: further seeds of a sweep stand elsewhere.
+    names = [folder.name for folder in folders]
+    named = {folder.name if names.count(folder.name) == 1 else str(folder): folder for folder in folders}
+    if len(named) < len(folders):
+        raise DataError(f"folders must name each folder once, but {', '.join(map(str, folders))} does not.")
+    found = [one for name, folder in named.items() for one in _found_in(name, folder)]
     finished = {one.name: one.run for one in found if one.run is not None}
     check_alike(list(finished.values()))
     varying = _varying([one.settings for one in found if one.settings is not None])
@@ -91,7 +97,7 @@ def gather(folders: Sequence[Path]) -> Gathered:
     lines = [frame.melt("step", var_name="metric").dropna().assign(run=name) for name, frame in logged]
     labels = runs[["run", "seed", *varying]]
     metrics = labels.merge(pd.concat(lines, ignore_index=True), on="run") if lines else pd.DataFrame()
-    sweeps = {folder.name: _recorded(folder) for folder in folders}
+    sweeps = {name: _recorded(folder) for name, folder in named.items()}
     return Gathered(runs, metrics, varying, finished, sweeps)
 
 
@@ -133,17 +139,17 @@ def collapse_of_reward(reward: NDArray[np.float64]) -> int | None:
     return int(collapsed[0]) + 1 + COLLAPSE_WINDOW if len(collapsed) else None
 
 
-def _found_in(folder: Path) -> list[_Found]:
+def _found_in(name: str, folder: Path) -> list[_Found]:
     if not folder.is_dir():
         raise DataError(f"{folder} must be the folder of a multirun or of a run, but is not there: correct the path.")
     if (folder / "config.yaml").exists():
-        return [_read(folder.name, folder, [])]
+        return [_read(name, folder, [])]
     planned = planned_overrides(folder)
-    names = {sub.name for sub in folder.iterdir() if sub.is_dir() and not _is_aside(sub)} | set(planned)
-    if not names:
+    runs = {sub.name for sub in folder.iterdir() if sub.is_dir() and not _is_aside(sub)} | set(planned)
+    if not runs:
         raise DataError(f"{folder} must hold the folders of runs, but has none: correct the path.")
-    ordered = sorted(names, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
-    return [_read(f"{folder.name}/{name}", folder / name, planned.get(name, [])) for name in ordered]
+    ordered = sorted(runs, key=lambda run: (0, int(run), "") if run.isdecimal() else (1, 0, run))
+    return [_read(f"{name}/{run}", folder / run, planned.get(run, [])) for run in ordered]
 
 
 def _is_aside(folder: Path) -> bool:
@@ -153,13 +159,14 @@ def _is_aside(folder: Path) -> bool:
 
 
 def _read(name: str, folder: Path, overrides: Sequence[str]) -> _Found:
-    config, log = folder / "config.yaml", folder / METRICS
+    config = folder / "config.yaml"
     saved: Any = OmegaConf.to_container(saved_config(config)) if config.exists() else None
     settings = None if saved is None else flatten(saved)
-    metrics = read_lines(log) if log.exists() and b"\n" in log.read_bytes() else None
+    metrics = read_lines(folder / METRICS) if has_logged(folder) else None
     run = read_run(folder) if settings is not None and (folder / "evaluation.json").exists() else None
     if run is not None and settings is not None and run.provenance["step"] != settings["learner.steps"]:
-        run = None  # evaluated once, and now going on to more steps
+        # Else it was evaluated once, and is now going on to more steps.
+        run = run if run.provenance.get("reached", False) else None
     return _Found(name, overrides, settings, metrics, run)
 
 
@@ -177,7 +184,8 @@ def _settings_of(found: _Found, varying: Sequence[str]) -> dict[str, Any]:
     """Its seed and varying settings; of one that has not begun, those that its overrides name."""
     keys = ["seed", *varying]
     if found.settings is not None:
-        return {key: found.settings.get(key) for key in keys}
+        known = {key: found.settings[key] for key in keys if key in found.settings}  # an older run may lack one
+        return {key: NULL if value is None else value for key, value in known.items()}
     named = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides(list(found.overrides))}
     return {key: named.get(key, named.get(key.removesuffix(".name"))) for key in keys}
 

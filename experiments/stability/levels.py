@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.stability.gathering import FINISHED, LAST, NOT_BEGUN, Gathered
+from experiments.stability.gathering import FINISHED, LAST, NOT_BEGUN, NULL, Gathered
 from oar.analysis.arms import METRICS, accuracy_of, paired
 from oar.common.errors import ConfigError, DataError
 from oar.runs.folder import Run
@@ -81,7 +81,10 @@ def compare_levels(
     measured = [level for level in groups if arms[level]]
     if not measured:
         raise DataError("No run has finished: there is nothing to compare yet.")
-    against = tuple(reference) if reference is not None else usual if usual in measured else measured[0]
+    # A column with a null or a name among its values is text, whatever was typed.
+    texts = {tuple(map(str, level)): level for level in measured}
+    typed = None if reference is None else tuple(NULL if value is None else str(value) for value in reference)
+    against = texts.get(typed, typed) if typed is not None else usual if usual in measured else measured[0]
     if against not in measured:
         named = "; ".join(", ".join(map(str, level)) for level in measured)
         raise ConfigError(

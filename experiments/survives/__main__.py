@@ -16,6 +16,7 @@ from experiments.shared.tables import Tables
 from experiments.survives.judged import Finding, judged
 from experiments.survives.page import write_survives
 from oar.command_line.entry import entry
+from oar.command_line.overrides import quoted
 from oar.common.errors import ConfigError
 from oar.common.provenance import ROOT, collect_provenance, git_state
 from oar.config import validated
@@ -54,7 +55,7 @@ def main(config: DictConfig) -> None:
             print(f"{number}/{len(cfg.programs)} {name}: measured", flush=True)
             continue
         print(f"{number}/{len(cfg.programs)} {name}: {' '.join(program)}", flush=True)
-        run_program([*program, f"output_dir='{own}'"])
+        run_program([*program, f"output_dir={quoted(own)}"])
     page = write_survives(
         cfg.name,
         judged(cfg.findings, here, there),

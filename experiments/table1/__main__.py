@@ -16,7 +16,7 @@ from oar.analysis.claims.claims import NOT_RUN
 from oar.analysis.claims.page import read_ledger
 from oar.analysis.reports.methods import BASE, GRPO
 from oar.command_line.entry import entry
-from oar.command_line.overrides import options_of, overrides_of_runs
+from oar.command_line.overrides import options_of, overrides_of_runs, quoted
 from oar.config import Table1Config, validated
 from oar.config.composed import composed_run
 from oar.evaluation.evaluate import METRICS
@@ -88,7 +88,7 @@ def cell(cfg: Table1Config, typed: Sequence[str], folder: Path, arm: str, seed: 
     method = "grpo" if arm == BASE else arm.removesuffix(SHUFFLED)
     control = ["method.control=shuffled"] if arm.endswith(SHUFFLED) else []
     steps = 0 if arm == BASE else cfg.steps
-    overrides = [f"tracking.group='{folder.name}'", *common, f"seed={seed}", f"method={method}", *control]
+    overrides = [f"tracking.group={quoted(folder.name)}", *common, f"seed={seed}", f"method={method}", *control]
     overrides += [] if steps is None else [f"learner.steps={steps}"]
     return Job(folder / "cells" / f"{arm}-seed{seed}", overrides, composed_run(overrides), arm)
 

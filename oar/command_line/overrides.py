@@ -1,6 +1,7 @@
 """What is wrong with overrides that Hydra refuses, in one sentence that says what was probably meant."""
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -28,6 +29,12 @@ GOES_ON = {"resume": "type the same command again to go on"}
 def key_of(override: str) -> str:
     """The key or group of an override that Hydra can read."""
     return str(OverridesParser.create().parse_override(override).key_or_group)
+
+
+def quoted(value: object) -> str:
+    """The text of `value` as Hydra reads it whatever signs it holds, `'it\\'s here'`, but for interpolations."""
+    # Within quotes a backslash is itself, unless it stands before a quote or at the end.
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda end: 2 * end[1] + end[2].replace("'", r"\'"), str(value)) + "'"
 
 
 def overrides_of_runs(typed: Sequence[str], own: Collection[str], said: Mapping[str, str]) -> list[str]:

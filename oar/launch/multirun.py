@@ -8,7 +8,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar.command_line.overrides import own_configuration
+from oar.command_line.overrides import own_configuration, quoted
 from oar.common.errors import ConfigError, FailedRunError, OarError
 from oar.config import TrainConfig, validated
 from oar.launch.supervisor import train
@@ -41,7 +41,7 @@ def train_one_of_many(config: DictConfig) -> None:
     except OarError as error:
         if not isinstance(error, ConfigError):  # which refuses a run before it has touched them
             KEPT.stop()  # what state the failed run has left them in, nobody knows
-        alone = [*own_configuration(), *hydra.overrides.task, f"output_dir={folder}", "resume=auto"]
+        alone = [*own_configuration(), *hydra.overrides.task, f"output_dir={quoted(folder)}", "resume=auto"]
         print(
             f"{name}: error: {error}\nIt runs alone with: python -m experiments.train {shlex.join(alone)}",
             file=sys.stderr,

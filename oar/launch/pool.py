@@ -16,7 +16,7 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from oar.command_line.exit_codes import terminable
-from oar.command_line.overrides import own_configuration
+from oar.command_line.overrides import own_configuration, quoted
 from oar.common.errors import ConfigError, OarError
 from oar.common.processes import ChildProcess
 from oar.common.provenance import joined_provenance
@@ -180,7 +180,7 @@ def _run_on(servers: Servers, job: Job, stop: Event, progress: Progress) -> None
     bar = progress.add_task(job.folder.name, total=job.settings.learner.steps)
     arguments = [sys.executable, "-m", "experiments.train", *own_configuration(), *job.overrides, "resume=auto"]
     # Relative, so that what a run records of itself names no folder of this machine above the one it was started in.
-    arguments += [f"output_dir='{os.path.relpath(job.folder)}'", f"rollout.url=[{','.join(engine.urls)}]"]
+    arguments += [f"output_dir={quoted(os.path.relpath(job.folder))}", f"rollout.url=[{','.join(engine.urls)}]"]
     try:
         with ChildProcess(arguments, log_path=log, env={TOKEN_VARIABLE: engine.token}) as process:
             while not stop.is_set() and (code := process.poll()) is None:

@@ -76,11 +76,13 @@ def plan_run(
         for costs in table.values():
             costs["step_of_grpo"] = costs["step"] / table["grpo"]["step"]
     sync = NUMBER_BYTES[cfg.model.dtype] * model.parameters / GIGA
-    # Weights travel before the first step as well; a checkpoint has them and AdamW's moments as they are trained.
+    # Weights travel before the first step as well; a checkpoint has them, an adapter's, and AdamW's moments of what is trained.
+    lora, n = cfg.model.lora, model.parameters
+    saved = 3 * n if lora is None else n + 3 * model.adapter_parameters(lora.r, lora.targets)
     storage = {
         "weights_a_sync": sync,
         "weights_all_syncs": (cfg.learner.steps + 1) * sync,
-        "checkpoints": (cfg.learner.keep_checkpoints + 1) * 3 * FLOAT32 * model.parameters / GIGA,
+        "checkpoints": (cfg.learner.keep_checkpoints + 1) * FLOAT32 * saved / GIGA,
     }
     batches = _batches(cfg, assume)
     return Plan(model.parameters, cfg.method.name, batches, memory, cache, table, evaluations, storage)

@@ -137,7 +137,10 @@ def update_work(cfg: TrainConfig, assume: Assumptions, *, scores_all: bool = Fal
     prompt, tokens = assume.prompt_tokens, assume.completion_tokens
     lengths = Lengths(prompt, tokens - 1, 0, 0, together(cfg.learner, prompt, tokens))
     completion = lengths.forward(tokens, tokens)
-    learning = completion * 3 + Work(read=completion.read) + completion.blocks(cfg.learner.activation_checkpointing)
+    # With an adapter (LoRA) the model's own matrices get no gradient; the adapter's few numbers are left out.
+    backward = completion * 2 if cfg.model.lora is None else to_inputs(completion)
+    again = Work(read=completion.read) + completion.blocks(cfg.learner.activation_checkpointing)
+    learning = completion + backward + again
     kl = cfg.learner.kl_coef > 0
     share = 1.0 if kl else assume.contributing_share
     first = share if cfg.learner.updates_per_rollout > 1 else 0.0

@@ -155,6 +155,12 @@ def check_same_start(runs: Sequence[Run]) -> None:
             )
 
 
+def has_logged(folder: Path) -> bool:
+    """Whether the run in `folder` has a whole line in metrics.jsonl; taken up again from its start it has none for a while."""
+    log = folder / METRICS
+    return log.exists() and b"\n" in log.read_bytes()
+
+
 def read_lines(path: Path) -> pd.DataFrame:
     """A metrics.jsonl or timings.jsonl as a frame indexed by step; undefined metrics are NaN.
 

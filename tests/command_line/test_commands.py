@@ -15,12 +15,14 @@ from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from experiments.shared.planned import PlanConfig
 from oar.analysis.claims.claims import load_claims
 from oar.analysis.claims.ledger import ledger
-from oar.command_line.overrides import CONF, overrides_of_runs
+from oar.command_line.overrides import CONF, overrides_of_runs, quoted
 from oar.command_line.programs import name_of
 from oar.config import TrainConfig, validated
 from tests.config.test_config import composed
@@ -138,6 +140,12 @@ def validate(name: str, module: ModuleType, overrides: list[str], folder: Path) 
         if name == "table1":
             jobs = module.plan(replace(settings, seeds=1, methods=["oar_g"], shuffled=[]), overrides, folder)
             assert {job.settings.tracking.group for job in jobs} == {folder.name}, "one table, one group at W&B"
+
+
+@given(st.text("ab'\\\"ü=,()[]{}#:$ ", min_size=1))
+def test_what_is_quoted_is_read_as_it_stands(text: str) -> None:
+    assume("${" not in text)  # an interpolation is one within quotes too
+    assert OverridesParser.create().parse_override(f"output_dir={quoted(text)}").value() == text
 
 
 def test_commands_are_found() -> None:

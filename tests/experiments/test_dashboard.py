@@ -292,6 +292,12 @@ def test_the_entry_point_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFix
     )
     as_page(cfg)
     assert "4 runs" in capsys.readouterr().out
+    begun = next((tmp_path / "runs").rglob("metrics.jsonl"))
+    begun.write_text("")  # as of a run that is taken up again from its start: the others are shown
+    as_page(cfg)
+    told = capsys.readouterr().out
+    assert f"nothing is logged yet: {begun.parent}" in told
+    assert "3 runs" in told
     assert "OAR methods" in (tmp_path / "out" / "dashboard.html").read_text()
     assert (tmp_path / "out" / "plotly.min.js").stat().st_size > 1_000_000
     for wrong, says in (

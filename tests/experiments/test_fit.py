@@ -52,6 +52,23 @@ def test_keys_of_a_run_are_those_of_every_plan() -> None:
     assert less["micro_batch_tokens"] > plain["micro_batch_tokens"]  # type: ignore[operator]
 
 
+def test_a_method_has_what_it_holds_besides_and_what_a_run_refuses_has_no_size() -> None:
+    """`sdpg` scores under a teacher's context; `prime` trains a reward model, in float32 alone."""
+    alone, with_teacher, refused = found(
+        "gpu=H100", "profiles=[single_gpu]", "methods=[grpo,sdpg,prime]", "loras=[none]"
+    )
+    code, out = run(
+        "plan", "profile=single_gpu", "method=sdpg", f"learner.micro_batch_tokens={alone['micro_batch_tokens']}"
+    )
+    assert (code, out.startswith("error: A device must hold")) == (2, True), out
+    code, out = run(
+        "plan", "profile=single_gpu", "method=sdpg", f"learner.micro_batch_tokens={with_teacher['micro_batch_tokens']}"
+    )
+    assert code == 0, out
+    assert (refused["micro_batch_tokens"], refused["least_gib"]) == (None, None)
+    assert "learner.compute_dtype float32" in str(refused["refused"])
+
+
 def test_a_person_reads_a_table() -> None:
     code, out = run("fit", "gpu=A6000", "methods=[grpo,oar_p]")
     assert code == 0

@@ -80,6 +80,29 @@ def test_an_evaluation_of_unknown_origin_is_not_of_this_run(sweep: Path) -> None
     assert finished(sweep / "0", validated(composed(), TrainConfig)) is None
 
 
+def test_sweeps_of_one_name_stay_apart(tmp_path: Path) -> None:
+    """Further seeds of a sweep stand in another folder, which may well be called as the first."""
+    for place, seed in (("a", 1), ("b", 2)):
+        made(tmp_path / place / "gating", 0, seed)
+    gathered = gather([tmp_path / place / "gating" for place in "ab"])
+    assert gathered.runs["run"].tolist() == [f"{tmp_path / place / 'gating'}/0" for place in "ab"]
+    assert sorted(gathered.finished) == gathered.runs["run"].tolist()
+    assert not gathered.metrics.duplicated(["run", "step", "metric"]).any()
+    with pytest.raises(DataError, match="must name each folder once"):
+        gather([tmp_path / "a" / "gating", tmp_path / "a" / "gating"])
+
+
+def test_a_run_that_reached_its_reward_is_finished(sweep: Path) -> None:
+    config = OmegaConf.load(sweep / "0" / "config.yaml")
+    config.learner.steps = 300
+    OmegaConf.save(config, sweep / "0" / "config.yaml")
+    assert row(gather([sweep]), "gating/0")["state"] == "unfinished"
+    evaluation = json.loads((sweep / "0" / "evaluation.json").read_text())
+    evaluation["provenance"]["reached"] = True
+    (sweep / "0" / "evaluation.json").write_text(json.dumps(evaluation))
+    assert row(gather([sweep]), "gating/0")["state"] == "finished"
+
+
 def test_settings_that_differ_are_columns(tmp_path: Path) -> None:
     for number, (gating, seed) in enumerate([("bilevel", 1), ("bilevel", 2), ("none", 1)]):
         run = made(tmp_path / "a", number, seed, gating=gating)

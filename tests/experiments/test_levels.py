@@ -81,6 +81,14 @@ def test_a_level_whose_runs_failed_is_a_level(tmp_path: Path) -> None:
         compare_levels(gather([tmp_path]), ["gating.tau"], None)
 
 
+def test_null_is_a_level_like_any_other(tmp_path: Path) -> None:
+    gathered = swept(tmp_path, (1, {"tau": None}, WORSE), (2, {"tau": None}, WORSE), (1, {"tau": 0.2}, BETTER))
+    for reference in ([None], ["null"]):
+        levels = compare_levels(gathered, ["gating.tau"], reference)
+        assert {level: int(levels.cells[level]["finished"]) for level in levels.cells} == {("null",): 2, ("0.2",): 1}
+    assert compare_levels(gathered, ["gating.tau"], [0.2]).cells["null",]["difference avg@k"] == pytest.approx(-25)
+
+
 def test_keys_that_decide_the_others_are_found(tmp_path: Path) -> None:
     variants = [
         ("bilevel", True, True),

@@ -198,6 +198,10 @@ def test_a_run_by_hand():
     assert plan.storage == pytest.approx(
         {"weights_a_sync": sync, "weights_all_syncs": 11 * sync, "checkpoints": checkpoints}
     )
+    adapted = planned("lora=r64", *steps)
+    # All weights, the adapter's (of q and o, of k and v, of the three of the MLP), and two moments of these alone.
+    adapter = 28 * 64 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    assert adapted.storage["checkpoints"] == pytest.approx(3 * 4 * (7.615616512 + 3 * adapter / 1e9))
     wider = planned("model.dtype=float32", "rollout.kv_cache_gib=32")
     assert wider.storage["weights_a_sync"] == pytest.approx(2 * sync)
 

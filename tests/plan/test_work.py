@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from experiments.shared.counted_tokens import counted_tokens
-from oar.config import ProbeConfig, build
+from oar.config import LoraConfig, ProbeConfig, build
 from oar.learner.distributed import ALONE
 from oar.method.auxiliary import CertifiedCloning, KlByClass, TeacherDivergence, TopDivergence
 from oar.method.forward.logprobs import pack_completions, run_forward
@@ -150,6 +150,11 @@ def test_operations_of_an_update_by_hand():
     cfg.learner.micro_batch_tokens = 16  # 3 + 2 x 7 = 17 tokens do not fit: each has a prompt of its own
     assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 4  # of two that do not learn one is scored
     assert update_work(cfg, assume, scores_all=True) == (once * 3 + once_more) * 8 + once * 8
+    cfg.model.lora = LoraConfig(
+        r=4, alpha=8, targets=["q_proj"]
+    )  # the backward asks for no gradient of the model's own weights
+    assert update_work(cfg, assume) == (once + to_inputs(once) + once_more) * 8 + once * 4
+    cfg.model.lora = None
     cfg.learner.updates_per_rollout = 2  # those that learn are scored first
     assert update_work(cfg, assume) == (once * 3 + once_more) * 8 + once * 12
     cfg.learner.kl_coef = 0.1  # all have a gradient, and the reference runs
