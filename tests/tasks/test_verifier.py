@@ -82,6 +82,33 @@ def test_words_that_change_a_number_are_no_unit(gold: str, answer: str, same: bo
 
 
 @pytest.mark.parametrize(
+    ("gold", "answer", "same"),
+    [
+        (r"1,000\pi", r"1000\pi", True),
+        ("1000x", "1,000x", True),
+        (r"12000\sqrt2", r"12,000\sqrt{2}", True),
+        ("12,345,678.5x", "12345678.5x", True),
+        (r"\frac{1,000\pi}{3}", r"\frac{1000\pi}{3}", True),
+        ("f(x)=1,000x", "1000x", True),
+        (r"1,000\pi", "1,000x", False),
+        (r"1,000\pi", r"1,000\pi^2", False),
+        (r"12,000\pi", r"12,000\sqrt{2}", False),
+        (r"\pi", r"0,001\pi", False),
+        (r"1000\pi", r"1, 000\pi", False),
+        (r"1000\pi", r"10,00\pi", False),
+        (r"1000\pi", r"1,0000\pi", False),
+        (r"1000\pi", r"(1,000\pi)", False),
+        (r"1200\pi", r"\{1,200\pi\}", False),
+        ("f(1,200)+1", "f(1200)+1", False),
+        ("a_{1,100}+1", "a_{1100}+1", False),
+        ("2400", "2(1,200)", False),
+    ],
+)
+def test_a_comma_of_thousands_within_a_formula(gold: str, answer: str, same: bool, pool: VerifierPool) -> None:
+    assert equal(gold, answer, pool) is same
+
+
+@pytest.mark.parametrize(
     ("answer", "line"),
     [
         (r"\frac12", "1/2"),

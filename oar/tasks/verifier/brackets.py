@@ -3,6 +3,7 @@
 import re
 
 _OPENING, _CLOSING = "([{", ")]}"
+_THOUSANDS = re.compile(r"(?<![\d.,_])(?<!_\{)[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
 
 
 def split(text: str, separators: str, *, thousands: bool = True) -> list[str]:
@@ -29,6 +30,18 @@ def _within_number(text: str, comma: int) -> bool:
         return False
     before, after = text[max(0, comma - 4) : comma], text[comma + 1 : comma + 5]
     return re.search(r"(?<!\d)\d{1,3}$", before) is not None and re.match(r"\d{3}(?!\d)", after) is not None
+
+
+def join_thousands(text: str) -> str:
+    """`1,000\\pi` as `1000\\pi`, also within the braces of a command; in other brackets and in an index a comma separates."""
+
+    def joined(number: re.Match[str]) -> str:
+        before = text[: number.start()]
+        pairs = (("(", ")"), ("[", "]"), (r"\{", r"\}"))
+        bracketed = any(before.count(opening) != before.count(closing) for opening, closing in pairs)
+        return number[0] if bracketed else number[0].replace(",", "")
+
+    return _THOUSANDS.sub(joined, text)
 
 
 def closes_last(text: str) -> bool:

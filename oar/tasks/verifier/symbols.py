@@ -14,6 +14,7 @@ from math_verify import parse
 from math_verify import verify as math_verify_says
 from math_verify.parser import LatexExtractionConfig
 
+from oar.tasks.verifier.brackets import join_thousands
 from oar.tasks.verifier.structure import Relation
 
 # Units are gone already, and math-verify's would take the c of a + b + c for one.
@@ -60,7 +61,8 @@ def parsed(latex: str) -> sympy.Basic | sympy.MatrixBase | None:
     """The formula as sympy sees it, or None. Decimals are made exact: sympy's floats compare by rounding; i is a number."""
     if _TWO_NUMBERS.search(latex) or _MODULO.search(latex):
         return None
-    exact = _DECIMAL.sub(lambda number: rf"\frac{{{number[1]}{number[2]}}}{{1{'0' * len(number[2])}}}", latex)
+    joined = join_thousands(latex)  # for the parser a comma separates the items of a set
+    exact = _DECIMAL.sub(lambda number: rf"\frac{{{number[1]}{number[2]}}}{{1{'0' * len(number[2])}}}", joined)
     found = parse(rf"\boxed{{{exact}}}", _AS_BOXED, fallback_mode="no_fallback", parsing_timeout=None)
     if not found or isinstance(found[0], str) or found[0] in (sympy.nan, sympy.zoo, sympy.true, sympy.false):
         return None
