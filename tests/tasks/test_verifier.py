@@ -70,6 +70,21 @@ def test_answers_of_one_problem_are_the_same_as_their_verdicts_are(pool: Verifie
         *(("2", f"2\\text{{ {words}}}", False) for words in ("thirds", "halves", "squared", "factorial", "over 7")),
         *(("7", f"7\\text{{ {words}}}", False) for words in ("times 10", "minus one")),
         *(("2", f"2\\text{{ {words}}}", True) for words in ("cm squared", "units", "square feet")),
+        *(
+            ("5", answer, False)
+            for words in (
+                "eleventh",
+                "Twelfths",
+                "sixteenths",
+                "twentieths",
+                "twenty-fifths",
+                "billionths",
+                "ten thousandths",
+            )
+            for answer in (rf"5\text{{ {words}}}", f"5 {words}")
+        ),
+        *(("5", f"5\\text{{ {words}}}", True) for words in ("months", "Months", "depths", "teeth")),
+        ("500", "5 hundred months", True),
         ("5", r"5 \mod 7", False),
         ("abcd", "abc - d", False),
         ("xyzw", "xyz-w", False),

@@ -95,7 +95,9 @@ _NUMBER_WORDS |= {f"{one} hundred": f"{value}00" for value, one in enumerate(_ON
 _COUNTED = re.compile(r"(-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?)((?: [a-z]{3,}){1,3})")
 _CHANGES_THE_NUMBER = re.compile(  # so that it is no plain count
     r"\b(?:and|not|except|more|less|fewer|least|most|times|plus|minus|over|under|out|mod|modulo|base|point|squared|cubed|"
-    r"factorial|half|halves|(?:third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth|millionth)s?)\b"
+    r"factorial|half|halves|(?:(?:[a-z]+ty|one|ten|hundred)[- ])?(?:third|quarter|"
+    r"(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|[a-z]+teen|[a-z]+tie|hundred|thousand|[a-z]+illion)th)s?)\b",
+    re.IGNORECASE,
 )
 _THOUSANDS = re.compile(r"-?\d{1,3}(?: \d{3})+")  # 10 080
 _PROSE = re.compile(r"[A-Za-z][A-Za-z' .,-]*[A-Za-z.]|[A-Za-z]+ \d{1,4}")
