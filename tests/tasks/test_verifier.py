@@ -85,6 +85,21 @@ def test_answers_of_one_problem_are_the_same_as_their_verdicts_are(pool: Verifie
         ),
         *(("5", f"5\\text{{ {words}}}", True) for words in ("months", "Months", "depths", "teeth")),
         ("500", "5 hundred months", True),
+        *(
+            (r"4:30\text{ p.m.}", answer, False)
+            for answer in (
+                r"4:30\text{ a.m.}",
+                r"4:30\text{ AM}",
+                r"4:30~\mathrm{a.m.}",
+                r"\text{4:30 am}",
+                "4:30 a.m.",
+                r"4:31\text{ p.m.}",
+            )
+        ),
+        (r"4:30\text{ p.m.}", r"4:30\text{ PM}", True),
+        (r"4:30\text{ p.m.}", "4:30", True),
+        (r"3\text{ a.m.}", r"3\text{ p.m.}", False),
+        ("2pam", "2apm", True),
         ("5", r"5 \mod 7", False),
         ("abcd", "abc - d", False),
         ("xyzw", "xyz-w", False),

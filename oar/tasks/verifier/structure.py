@@ -17,6 +17,7 @@ from oar.tasks.verifier.text import (
     SCALES,
     compact,
     fraction,
+    half_of_day,
     is_words,
     normalise,
     words,
@@ -365,5 +366,8 @@ def judge(gold: str, answer: str, symbols: Symbols) -> bool:
         return numbers[0] == numbers[1]
     if compact(gold) == compact(answer):
         return True
+    halves = half_of_day(gold), half_of_day(answer)
+    if all(halves) and halves[0] != halves[1]:
+        return False
     trees = read(gold), read(answer)
     return trees[0] is not None and trees[1] is not None and same(trees[0], trees[1], symbols)

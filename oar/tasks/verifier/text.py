@@ -75,6 +75,7 @@ _UNIT_TEXT = re.compile(
 _CONDITION = re.compile(r"\\text\{[^{}]*\b(?:or|and|if|not|no|except|more|less|least|most)\b[^{}]*\}")  # no unit
 _ORDINAL = re.compile(r"(?<=\d)\s*\^?\s*\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?$")
 _REALS = re.compile(r"(?:\\text\{)?\s*all real numbers\s*\}?|\\mathbb\s*(?:\{R\}|R)")
+_HALF_OF_DAY = re.compile(r"(?<![A-Za-z])([ap])\.?\s*m\.?[\s}.$]*$", re.IGNORECASE)
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
@@ -179,6 +180,12 @@ def normalise(answer: str) -> str:
 def _without_unit(found: re.Match[str]) -> str:
     """Nothing for a unit (`\\text{ cm squared}`), but what came where the words say another number (`2\\text{ thirds}`)."""
     return found[0] if _CHANGES_THE_NUMBER.match(found[1].lstrip()) else ""
+
+
+def half_of_day(answer: str) -> str | None:
+    """`a` or `p` where an answer as written ends in `a.m.` or `p.m.`, in any spelling; `normalise` takes them for units."""
+    found = _HALF_OF_DAY.search(answer)
+    return None if found is None else found[1].casefold()
 
 
 def _count(answer: str) -> str:
