@@ -139,6 +139,23 @@ def test_a_comma_of_thousands_within_a_formula(gold: str, answer: str, same: boo
 
 
 @pytest.mark.parametrize(
+    ("gold", "answer", "same"),
+    [
+        (r"1&2\\3&4\\5&6", r"1&2\\3&4\\5&6\\", True),
+        (r"1&2\\3&4\\5&6", r"1&2\\3\\4&5&6", False),
+        (r"1&2\\3&4", r"1&2&3\\4", False),
+        (r"1&2\\3&4", r"1&2\\3&4&5", False),
+        (r"1&2\\3&0", r"1&2\\3", False),
+        (r"1&2", r"1\\2", False),
+        (r"1&2&3\\4&5&6", r"1&2\\3&4\\5&6", False),
+    ],
+)
+def test_rows_of_a_matrix_are_equally_long(gold: str, answer: str, same: bool, pool: VerifierPool) -> None:
+    one, other = (rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}" for rows in (gold, answer))
+    assert equal(one, other, pool) is same
+
+
+@pytest.mark.parametrize(
     ("answer", "line"),
     [
         (r"\frac12", "1/2"),

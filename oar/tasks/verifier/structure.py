@@ -226,6 +226,8 @@ def _read_matrix(text: str) -> Answer | None:
     if matrix is None or r"\begin" in matrix[2] or matrix[1] in ("vmatrix", "Vmatrix"):
         return None
     rows = [row.split("&") for row in re.split(r"\\\\(?:\[\w*\])?", matrix[2].strip().removesuffix(r"\\"))]
+    if any(len(row) != len(rows[0]) for row in rows):
+        return None
     return _group(f"matrix {len(rows)}x{len(rows[0])}", [cell for row in rows for cell in row])
 
 
