@@ -141,6 +141,32 @@ def test_a_comma_of_thousands_within_a_formula(gold: str, answer: str, same: boo
 @pytest.mark.parametrize(
     ("gold", "answer", "same"),
     [
+        (r"3\times10^8", "3e8", True),
+        (r"6.02\times 10^{23}", "6.02e23", True),
+        (r"2\text{ million}", r"2\times10^6", True),
+        (r"-2 1/2", r"-\frac{\sqrt{25}}{2}", True),
+        (r"0.\overline{3}", r"\frac{\sqrt{1}}{3}", True),
+        (r"50\%", r"\frac{\sqrt{1}}{2}", True),
+        (r"50\%", r"\sqrt{2500}", True),
+        (r"3\times10^8", "3e9", False),
+        (r"3\times10^8", "3e-8", False),
+        (r"6.02\times 10^{23}", "6.0200001e23", False),
+        (r"2\text{ million}", r"2\times10^9", False),
+        ("2 1/2", r"\sqrt{1}", False),
+        (r"0.333", r"\frac{\sqrt1}{3}", False),
+        (r"1\%", r"\sqrt{10000}\%", False),
+        (r"50\%", r"\frac{\sqrt{1}}{2}\%", False),
+        (r"50\%", r"\frac{\sqrt{1}}{200}", False),
+    ],
+)
+def test_a_known_number_beside_a_formula_has_its_value(gold: str, answer: str, same: bool, pool: VerifierPool) -> None:
+    assert equal(gold, answer, pool) is same
+    assert equal(answer, gold, pool) is same
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "same"),
+    [
         (r"1&2\\3&4\\5&6", r"1&2\\3&4\\5&6\\", True),
         (r"1&2\\3&4\\5&6", r"1&2\\3\\4&5&6", False),
         (r"1&2\\3&4", r"1&2&3\\4", False),
@@ -167,6 +193,7 @@ def test_rows_of_a_matrix_are_equally_long(gold: str, answer: str, same: bool, p
         ("x = 5", "x = 5"),
         (r"\text{Tom}", "Tom"),
         (r"2\sqrt 3", r"2\sqrt 3"),
+        (r"\sqrt 3\%", r"\frac{\sqrt 3}{100}"),
         ("1011_2", "1011_2"),
         ("1.5 million people", "3/2 million"),
         ("", None),

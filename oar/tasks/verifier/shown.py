@@ -15,7 +15,7 @@ def _line(tree: Answer) -> str:
             return tree.text
         case Formula():
             unit = tree.unit if tree.unit in ("", "%") else f" {tree.unit}"
-            return (tree.latex if tree.value is None else str(tree.value)) + unit
+            return tree.latex if tree.value is None else f"{tree.value}{unit}"
         case Based():
             return f"{tree.digits}_{tree.base}"
         case Relation():

@@ -50,7 +50,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """One expression; `value` where it is a plain rational number, which may be counted in a `unit` of UNITS."""
+    """One expression; `value` where it is a plain rational number, which may be counted in a `unit` of UNITS.
+
+    Where there is no value, `latex` holds the unit too.
+    """
 
     latex: str
     value: Fraction | None = None
@@ -173,7 +176,16 @@ def _same_formula(gold: Formula, answer: Formula, symbols: Symbols) -> bool:
         return True
     if _CHOICE.fullmatch(gold.latex) and _CHOICE.fullmatch(answer.latex):
         return gold.latex.casefold() == answer.latex.casefold()
-    return symbols.equal(gold.latex, answer.latex)
+    spellings = product(_for_symbols(gold, answer), _for_symbols(answer, gold))
+    return any(symbols.equal(one, other) for one, other in spellings)
+
+
+def _for_symbols(formula: Formula, other: Formula) -> list[str]:
+    """The LaTeX of a formula: a known number's value in full (`2 1/2`, `3e8`), and without its unit where `other` has none."""
+    if formula.value is None:
+        return [formula.latex]
+    values = [formula.value * UNITS[formula.unit], *([formula.value] if formula.unit and not other.unit else [])]
+    return [rf"\frac{{{value.numerator}}}{{{value.denominator}}}" for value in values]
 
 
 def _same_group(gold: Group, answer: Group, symbols: Symbols) -> bool:
@@ -209,7 +221,7 @@ def _read_plain(text: str) -> Answer | None:
     if (value := fraction(number)) is not None:
         return Formula(number.strip(), value, unit)
     if unit == "%":
-        return Formula(rf"\frac{{{number}}}{{100}}")
+        return Formula(rf"\frac{{{number}}}{{100}}", unit=unit)
     if is_words(text) and "," not in text:
         return Words(text)
     if (based := _BASED.fullmatch(text)) is not None and (
