@@ -165,6 +165,31 @@ def test_a_known_number_beside_a_formula_has_its_value(gold: str, answer: str, s
 
 
 @pytest.mark.parametrize(
+    ("letter", "answer", "same"),
+    [
+        ("n", r"n\cdot1", True),
+        ("n", "n+0", True),
+        ("n", r"\frac{2n}{2}", True),
+        ("x", "2x-x", True),
+        ("x_1", "x_1+0", True),
+        (r"\alpha", r"\alpha\cdot1", True),
+        ("n", r"m\cdot1", False),
+        ("n", r"N\cdot1", False),
+        ("n", "n+10^{-30}", False),
+        ("n", r"\frac{2n}{3}", False),
+        ("x", r"\sqrt{x^2}", False),
+        ("x", "|x|", False),
+        ("x", "x_1+0", False),
+        ("i", "i^3", False),
+        (r"\theta", r"\arcsin(\sin\theta)", False),
+    ],
+)
+def test_a_lone_letter_and_a_formula(letter: str, answer: str, same: bool, pool: VerifierPool) -> None:
+    assert equal(letter, answer, pool) is same
+    assert equal(answer, letter, pool) is same
+
+
+@pytest.mark.parametrize(
     ("gold", "answer", "same"),
     [
         (r"1&2\\3&4\\5&6", r"1&2\\3&4\\5&6\\", True),
