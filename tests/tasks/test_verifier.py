@@ -192,6 +192,40 @@ def test_a_lone_letter_and_a_formula(letter: str, answer: str, same: bool, pool:
 @pytest.mark.parametrize(
     ("gold", "answer", "same"),
     [
+        ("x=3", "3=x", True),
+        ("5", "5=x", True),
+        ("y=2x+3", "2x+3=y", True),
+        ("(1,2)", "2=y, 1=x", True),
+        ("y=2x", r"x=\frac{y}{2}", True),
+        ("y=x+z", "x=y-z", True),
+        ("x>2, y>3", "3<y, 2<x", True),
+        ("1<x<2, 3<y<4", "4>y>3, 2>x>1", True),
+        (r"x<1\text{ or }x>2", r"x>2\text{ or }x<1", True),
+        ("x=3", "3=y", False),
+        ("5", "6=x", False),
+        ("10=2x", "5=x", False),
+        ("y=2x", "x=2y", False),
+        ("y=2x", r"x=-\frac{y}{2}", False),
+        ("y=2x", r"X=\frac{y}{2}", False),
+        ("2x-y=0", "2X-Y=0", False),
+        ("y=x^2", r"x=\sqrt{y}", False),
+        (r"\angle ABC=90", r"\angle BAC=90", False),
+        ("x>2, y>3", "x>3, y>2", False),
+        ("x>2, y>2", "x>2, x>2", False),
+        ("x>2, y>3, z=4", "x>3, y>2, z=4", False),
+        ("(x>2, y>3)", "(y>2, x>3)", False),
+        ("1<x<2, 3<y<4", "1<y<2, 3<x<4", False),
+        (r"x<1\text{ or }x>2", r"x<1\text{ or }y>2", False),
+    ],
+)
+def test_a_relation_and_its_variable(gold: str, answer: str, same: bool, pool: VerifierPool) -> None:
+    assert equal(gold, answer, pool) is same
+    assert equal(answer, gold, pool) is same
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "same"),
+    [
         (r"1&2\\3&4\\5&6", r"1&2\\3&4\\5&6\\", True),
         (r"1&2\\3&4\\5&6", r"1&2\\3\\4&5&6", False),
         (r"1&2\\3&4", r"1&2&3\\4", False),

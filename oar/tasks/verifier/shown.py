@@ -1,6 +1,7 @@
 """How an answer was read, in one line for people: beside a verdict it shows why."""
 
-from oar.tasks.verifier.structure import Answer, Based, Formula, Group, Relation, Words, read
+from oar.tasks.verifier.answers import Answer, Based, Formula, Group, Relation, Words
+from oar.tasks.verifier.structure import read
 
 
 def shown(answer: str) -> str | None:

@@ -6,15 +6,13 @@ that most answers never need sympy.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
+from oar.tasks.verifier.answers import UNITS, Answer, Based, Formula, Group, Relation, Words
 from oar.tasks.verifier.brackets import closes_last, depth, split
 from oar.tasks.verifier.text import (
     MAX_CHARACTERS,
-    SCALES,
     compact,
     fraction,
     half_of_day,
@@ -36,57 +34,9 @@ _NAME = re.compile(r"[A-Za-z\s{}()\[\]'|,_]*")  # what is left of a name without
 _BASED = re.compile(r"(?:\\text\{)?([0-9A-Za-z]+)\}?_\{?\(?(\d+|\\text\{[a-z]+\})\)?\}?")
 _TEXT = re.compile(r"\\text\{[^{}]*\}")
 _OPERATOR = re.compile(r"[-+*/^_=<>|!\\]")
+_VARIABLE = re.compile(r"\s*[A-Za-z]\s*")
 _CHOICE = re.compile(r"[A-Ea-e]")  # the letter of a choice, which may be written either way
-UNITS = {"": Fraction(1), "%": Fraction(1, 100)} | {name: Fraction(scale) for name, scale in SCALES.items()}
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Prose, e.g. a name or the letter of a choice."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Formula:
-    """One expression; `value` where it is a plain rational number, which may be counted in a `unit` of UNITS.
-
-    Where there is no value, `latex` holds the unit too.
-    """
-
-    latex: str
-    value: Fraction | None = None
-    unit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Based:
-    """Digits in a stated base."""
-
-    digits: str
-    base: str
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Several answers. `kind` is their brackets (`(]`), `set` and `union` (in any order), `ratio` or `matrix 2x3`."""
-
-    kind: str
-    items: tuple["Answer", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """`left op right` with op `=`, `<` or `\\le`; `name` where the left side only names the right one."""
-
-    op: str
-    left: str
-    right: str
-    name: str | None = None
-
-
-Answer: TypeAlias = Words | Formula | Based | Group | Relation
 
 
 class Symbols(Protocol):
@@ -135,7 +85,7 @@ def same(gold: Answer, answer: Answer, symbols: Symbols) -> bool:
         case Group(), Group():
             return _same_group(gold, answer, symbols)
         case Relation(), Relation():
-            if gold.name is not None and answer.name is not None:
+            if gold.name is not None and answer.name is not None and not _solved_for_another(gold, answer):
                 return gold.name == answer.name and _same_text(gold.right, answer.right, symbols)
             return symbols.same_relation(gold, answer)
         case Relation(), _ if gold.name is not None:
@@ -165,6 +115,13 @@ def _same_text(gold: "Answer | str", answer: "Answer | str", symbols: Symbols) -
     return trees[0] is not None and trees[1] is not None and same(trees[0], trees[1], symbols)
 
 
+def _solved_for_another(gold: Relation, answer: Relation) -> bool:
+    """Whether the two may be one equation, as `y = 2x` and `x = y/2` are."""
+    names = gold.name or "", answer.name or ""
+    variables = names[0] != names[1] and all(_VARIABLE.fullmatch(name) for name in names)
+    return variables and names[0] in answer.right and names[1] in gold.right
+
+
 def _same_formula(gold: Formula, answer: Formula, symbols: Symbols) -> bool:
     if gold.value is not None and answer.value is not None:
         # 75% for 75 and for 0.75, 2 million for 2 and for 2000000: problems that ask for percent or millions differ in whether
@@ -192,16 +149,25 @@ def _same_group(gold: Group, answer: Group, symbols: Symbols) -> bool:
     if gold.kind != answer.kind or len(gold.items) != len(answer.items):
         return False
     if gold.kind not in ("set", "union"):
-        return all(same(one, other, symbols) for one, other in zip(gold.items, answer.items, strict=True))
+        pairs = zip(gold.items, answer.items, strict=True)
+        return all(_of_one_variable(*pair) and same(*pair, symbols) for pair in pairs)
     left = list(answer.items)
     for item in gold.items:
+        # The parts of a union bound the same variable, whatever it is called.
+        fitting = [other for other in left if gold.kind == "union" or _of_one_variable(item, other)]
         # What is written alike first: it needs no algebra.
-        alike = [other for other in left if other == item] or left
+        alike = [other for other in fitting if other == item] or fitting
         found = next((other for other in alike if same(item, other, symbols)), None)
         if found is None:
             return False
         left.remove(found)
     return True
+
+
+def _of_one_variable(one: Answer, other: Answer) -> bool:
+    """False for `x > 2` and `y > 2`, which are different things in a list of several."""
+    variables = {item.variable for item in (one, other) if isinstance(item, Group) and item.variable}
+    return len(variables) < 2
 
 
 def _read(text: str) -> Answer | None:
@@ -275,6 +241,8 @@ def _read_relation(text: str) -> Answer | None:
         return None
     if all(op == "=" for op in ops):  # a chain of equalities says what its ends say
         left, right = parts[0], parts[-1]
+        if _VARIABLE.fullmatch(right) and not _is_name(left):  # `5 = x`
+            left, right = right, left
         return Relation("=", left, right, compact(left) if _is_name(left) or not re.search("[A-Za-z]", left) else None)
     if (interval := _interval(parts, ops)) is not None:
         return interval
@@ -286,19 +254,19 @@ def _read_relation(text: str) -> Answer | None:
 
 def _interval(parts: Sequence[str], ops: Sequence[str]) -> Answer | None:
     """`a < x \\le b` and `x > a` as the interval they are, where one side is a bare variable."""
-    if len(parts) == 2 and re.fullmatch(r"\s*[A-Za-z]\s*", parts[1]):
+    if len(parts) == 2 and _VARIABLE.fullmatch(parts[1]):
         parts, ops = parts[::-1], [_FLIPPED[ops[0]]] if ops[0] in _FLIPPED else ops
-    if len(parts) == 2 and re.fullmatch(r"\s*[A-Za-z]\s*", parts[0]) and ops[0] in _FLIPPED:
+    if len(parts) == 2 and _VARIABLE.fullmatch(parts[0]) and ops[0] in _FLIPPED:
         low, high = ("-\\infty", parts[1]) if ops[0] in ("<", r"\le") else (parts[1], "\\infty")
         closed = ops[0] in (r"\le", r"\ge")
         brackets = ("(", "]" if closed else ")") if low == "-\\infty" else ("[" if closed else "(", ")")
-        return _group("".join(brackets), [low, high])
-    if len(parts) == 3 and re.fullmatch(r"\s*[A-Za-z]\s*", parts[1]) and "=" not in ops:
+        return _group("".join(brackets), [low, high], parts[0].strip())
+    if len(parts) == 3 and _VARIABLE.fullmatch(parts[1]) and "=" not in ops:
         if all(op in (">", r"\ge") for op in ops):
             parts, ops = parts[::-1], [_FLIPPED[op] for op in reversed(ops)]
         if all(op in ("<", r"\le") for op in ops):
             brackets = ("(" if ops[0] == "<" else "[", ")" if ops[1] == "<" else "]")
-            return _group("".join(brackets), [parts[0], parts[2]])
+            return _group("".join(brackets), [parts[0], parts[2]], parts[1].strip())
     return None
 
 
@@ -323,11 +291,10 @@ def _read_ratio(text: str) -> Answer | None:
     return _group("ratio", parts) if len(parts) > 1 else None
 
 
-def _group(kind: str, parts: Sequence[str]) -> Group | None:
+def _group(kind: str, parts: Sequence[str], variable: str = "") -> Group | None:
     items = [_read(part) for part in parts] if len(parts) <= MAX_ITEMS else [None]
-    return (
-        None if any(item is None for item in items) else Group(kind, tuple(item for item in items if item is not None))
-    )
+    found = tuple(item for item in items if item is not None)
+    return Group(kind, found, variable) if len(found) == len(items) else None
 
 
 def _by_name(group: Group) -> Group:

@@ -14,8 +14,8 @@ from math_verify import parse
 from math_verify import verify as math_verify_says
 from math_verify.parser import LatexExtractionConfig
 
+from oar.tasks.verifier.answers import Relation
 from oar.tasks.verifier.brackets import join_thousands
-from oar.tasks.verifier.structure import Relation
 
 # Units are gone already, and math-verify's would take the c of a + b + c for one.
 _NORMALISATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="last")
@@ -42,7 +42,7 @@ class Sympy:
 
     def same_relation(self, gold: Relation, answer: Relation) -> bool:
         """Whether two relations say the same: one's difference of sides is a constant times the other's."""
-        if gold.op != answer.op:
+        if gold.op != answer.op or not _same_case(gold.left + gold.right, answer.left + answer.right):
             return False
         sides = [parsed(side) for side in (gold.left, gold.right, answer.left, answer.right)]
         if not all(isinstance(side, sympy.Expr) for side in sides):
