@@ -1,6 +1,6 @@
 """What an answer may be, once it is read (`oar/tasks/verifier/structure.py`): words, a formula, several answers, a relation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -40,12 +40,12 @@ class Based:
 class Group:
     """Several answers. `kind` is their brackets (`(]`), `set` and `union` (in any order), `ratio` or `matrix 2x3`.
 
-    variable: that of the inequality which was read as an interval.
+    variable: that of the inequality which was read as an interval; the interval itself is equal without.
     """
 
     kind: str
     items: tuple["Answer", ...]
-    variable: str = ""
+    variable: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

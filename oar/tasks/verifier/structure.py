@@ -160,7 +160,7 @@ def _same_group(gold: Group, answer: Group, symbols: Symbols) -> bool:
         found = next((other for other in alike if same(item, other, symbols)), None)
         if found is None:
             return False
-        left.remove(found)
+        left = [other for other in left if other is not found]
     return True
 
 
