@@ -44,6 +44,8 @@ def test_verify(gold: str, completion: str, verdict: bool) -> None:
 def test_a_list_of_numbers_is_no_number(said: str, verdict: bool) -> None:
     """The answers of problems in parts: the same digits, cut otherwise, are other answers."""
     assert TASK.grade(replace(PROBLEM, answer="14 , 17 , 8"), f"so #### {said}") is verdict
+    assert TASK.grade(replace(PROBLEM, answer="1024"), "so #### 1 , 024"), "as this tokenizer writes 1,024"
+    assert not TASK.grade(replace(PROBLEM, answer="14 , 178"), "so #### 14178"), "a list, though it looks like 14,178"
 
 
 def rollout(text: str, reason: str = "stop") -> Rollout:

@@ -119,29 +119,24 @@ _SCIENTIFIC = re.compile(r"(\d+(?:\.\d+)?|\.\d+)[eE]([-+]?\d{1,3})")
 _SLASHED = re.compile(r"(?:(\d+)\s+)?(\d+)\s*/\s*(\d+)")
 
 
-def whole_number(answer: str) -> str | None:
-    """The canonical digits of a whole number (`1,024` and ` 01024 ` are `1024`), or None. Commas may stand anywhere.
-
-    As text: a degenerate completion may hold more digits than int() takes.
-    """
-    compact = "".join(answer.split())
-    sign, digits = ("-", compact[1:]) if compact.startswith("-") else ("", compact)
-    digits = digits.replace(",", "")
-    if not digits.isdecimal():
-        return None
-    number = digits.lstrip("0")
-    return sign + number if number else "0"
-
-
 def same_text(gold: str, answer: str) -> bool:
     """Whole numbers as numbers, anything else as text without blanks: the strictest comparison."""
-    numbers = written_number(gold), written_number(answer)  # None of a list: `1 , 23` is not `12 , 3`
-    return numbers[0] == numbers[1] if all(numbers) else "".join(gold.split()) == "".join(answer.split())
+    # A gold list is none (`14 , 178`); in an answer a tokenizer of words leaves blanks around the comma of 1,024.
+    written = "".join(answer.split())
+    numbers = written_number(gold), written_number(written)
+    return numbers[0] == numbers[1] if all(numbers) else "".join(gold.split()) == written
 
 
 def written_number(answer: str) -> str | None:
-    """Like `whole_number`, but None unless blanks and commas stand where a number has them: `7,5,3` is a list."""
-    return whole_number(answer) if _WRITTEN.fullmatch(answer) else None
+    """The canonical digits of a whole number (`1,024` and ` 01024 ` are `1024`); None for anything else: `7,5,3` is a list.
+
+    As text: a degenerate completion may hold more digits than int() takes.
+    """
+    if _WRITTEN.fullmatch(answer) is None:
+        return None
+    signed = "".join(answer.split()).replace(",", "")
+    digits = signed.removeprefix("-").lstrip("0")
+    return ("-" if signed.startswith("-") else "") + digits if digits else "0"
 
 
 def compact(text: str) -> str:
