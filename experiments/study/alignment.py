@@ -109,5 +109,6 @@ def draw_alignment(arms: pd.DataFrame, path: Path) -> None:
                 look = looks[row["arm"]]
                 one.plot(row[ALIGNMENT], row["steps"], linestyle="", markersize=8, label=look.label, **style(look))
             one.set_xlabel("alignment")
+            one.margins(y=0.1)  # else the highest mark is cut
             one.set(xlim=(-0.05, 1.05), ylim=(0, None))
         legend_below(figure, series_of(axes, looks))
