@@ -198,7 +198,7 @@ def test_the_embedded_task_is_what_it_was() -> None:
     assert task.encode_prompt(problem) == list(tokenizer.encode("Tom has 12 apples ."))
     assert task.markers == HASH
     verdicts = task.grade_all([problem] * 5, ["#### 17", "#### 12 + 5", "#### 17 .", "\\boxed{17}", "#### 1,7"])
-    assert [verdict.correct for verdict in verdicts] == [True, False, False, False, True]
+    assert [verdict.correct for verdict in verdicts] == [True, False, False, False, False]  # 1,7 is a list
     assert [verdict.outcome for verdict in verdicts] == ["plain", "plain", "plain", "no_answer", "plain"]
 
 
