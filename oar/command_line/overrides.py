@@ -32,9 +32,12 @@ def key_of(override: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """The text of `value` as Hydra reads it whatever signs it holds, `'it\\'s here'`, but for interpolations."""
+    """The text of `value` as Hydra reads it whatever it holds but interpolations, `'it\\'s here'`; a plain path stays one."""
+    text = str(value)
+    if "/" in text and re.fullmatch(r"[A-Za-z0-9_./-]+", text):
+        return text
     # Within quotes a backslash is itself, unless it stands before a quote or at the end.
-    return "'" + re.sub(r"(\\*)('|\Z)", lambda end: 2 * end[1] + end[2].replace("'", r"\'"), str(value)) + "'"
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda end: 2 * end[1] + end[2].replace("'", r"\'"), text) + "'"
 
 
 def overrides_of_runs(typed: Sequence[str], own: Collection[str], said: Mapping[str, str]) -> list[str]:

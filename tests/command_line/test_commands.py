@@ -142,7 +142,7 @@ def validate(name: str, module: ModuleType, overrides: list[str], folder: Path) 
             assert {job.settings.tracking.group for job in jobs} == {folder.name}, "one table, one group at W&B"
 
 
-@given(st.text("ab'\\\"ü=,()[]{}#:$ ", min_size=1))
+@given(st.text("ab1/.-_'\\\"ü=,()[]{}#:$ ", min_size=1) | st.text("ae1/.-_", min_size=1))
 def test_what_is_quoted_is_read_as_it_stands(text: str) -> None:
     assume("${" not in text)  # an interpolation is one within quotes too
     assert OverridesParser.create().parse_override(f"output_dir={quoted(text)}").value() == text
