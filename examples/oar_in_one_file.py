@@ -245,13 +245,11 @@ def training_step(
     completions = sample(model, prompts)
     rewards = torch.tensor([float(answer_of(c) == a) for c, a in zip(completions, answers, strict=True)])
     advantages = group_advantages(rewards, group)
-
     batch = collate(prompts, completions)
     weights = torch.ones(batch.ids.shape)
     credited = (batch.answer.any(dim=1) & (advantages != 0)).nonzero()[:, 0]  # the others' weights change nothing
     if len(credited):
         weights[credited] = token_weights(model, rows(batch, credited), method)
-
     new = logprobs(model, batch)
     loss = policy_loss(new, new.detach(), weights * advantages[:, None], batch.completion)
     loss.backward()
@@ -282,6 +280,8 @@ def main() -> None:
     parser.add_argument("--teach", type=int, default=80, help="supervised steps before")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.steps < 1:
+        parser.error("--steps must be 1 or more")
     torch.set_num_threads(1)
     rng, model = random.Random(args.seed), make_model(args.seed)
     teach(model, args.teach, rng)

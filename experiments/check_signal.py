@@ -92,11 +92,14 @@ def complaint(
     estimator: CreditSignal,
     inputs: CreditInputs,
 ) -> str | None:
-    """What is wrong, in a sentence; an error of the estimator's own is named with its place."""
+    """What is wrong, in a sentence; an error of the estimator's own is named with its place.
+
+    Raises what this package raises: inputs that cannot be had here are no fault of the signal.
+    """
     try:
         return holds(estimator, inputs)
-    except OarError as error:
-        return str(error)
+    except OarError:
+        raise
     except Exception as error:  # noqa: BLE001  # whatever somebody's estimator raises is the finding
         place = extract_tb(error.__traceback__)[-1]
         return f"raises {type(error).__name__} in {place.filename}:{place.lineno}: {error}"
@@ -136,12 +139,10 @@ def is_each_completions_own(estimator: CreditSignal, inputs: CreditInputs) -> st
     if needs_batch(estimator):
         backwards = torch.arange(len(mask)).flip(0)
         other = (estimator(inputs.rows(backwards)) * mask[backwards])[backwards]
-        off = float((other - together).abs().max() / together.abs().max())
-        return (
-            None
-            if off <= TOLERANCE
-            else f"in another order completions have {gives(estimator)} that differ by {off:.0%}"
-        )
+        off, largest = float((other - together).abs().max()), float(together.abs().max())
+        if off <= TOLERANCE * largest:
+            return None
+        return f"in another order the {gives(estimator)} differs by {off:.3g}, where the largest is {largest:.3g}"
     for row in range(len(inputs.batch)):
         alone = (estimator(inputs.rows(torch.tensor([row]))) * mask[row])[0]
         width, largest = len(alone), float(together[row].abs().max())

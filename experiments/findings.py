@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from experiments.shared.committed import committed
 from experiments.shared.tables import Tables, existing
 from oar.analysis.reports.page import rendered
 from oar.command_line.entry import entry
@@ -28,7 +29,7 @@ class FindingsConfig:
 @entry
 def main(config: DictConfig) -> None:
     """Write the page beside its template."""
-    results = Path(validated(config, FindingsConfig).results)
+    results = committed(validated(config, FindingsConfig).results)
     write_text_atomic(results / PAGE, findings(results))
     print(f"written: {results / PAGE}", flush=True)
 

@@ -4,16 +4,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
+from tests.little_installed import hiding_all_but
+
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-BEHIND = (
-    "import sys; sys.path.insert(0, sys.argv[1])\n"  # before this environment, which lends torch, transformers and TRL
-)
+BEHIND = "import sys; sys.path.insert(0, sys.argv[1])\n"  # before this environment, which lends what pip would have installed
 METHOD = (
     "".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "YOUR_TRAINER.md").read_text(), flags=re.DOTALL))
     + """
@@ -72,9 +73,15 @@ def test_its_metadata(wheel: Path) -> None:
     assert "oar = oar.command_line.__main__:main" in ZipFile(wheel).read(files["entry_points.txt"]).decode()
 
 
-@pytest.mark.parametrize("code", [METHOD, pytest.param(TRL, marks=pytest.mark.slow)], ids=["method", "trl"])
-def test_it_works_without_the_repository(code: str, installed: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-I", "-c", BEHIND + code, str(installed)]
+@pytest.mark.parametrize(
+    ("code", "extra"), [(METHOD, None), pytest.param(TRL, "trl", marks=pytest.mark.slow)], ids=["method", "trl"]
+)
+def test_it_works_with_what_pip_installs_and_no_more(
+    code: str, extra: str | None, installed: Path, tmp_path: Path
+) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
+    command = [sys.executable, "-I", "-c", hiding_all_but(needed) + BEHIND + code, str(installed)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -155,7 +155,7 @@ def measure_embedded(bench: Bench, make: Make) -> Case:
 
     methods = {name: variant.identity() for name, variant in bench.variants.items()}
     bounds = {"rounds": cfg.rounds, "method_seconds": cfg.method_seconds}
-    return bench.case(EMBEDDED, {**bounds, "methods": methods}, measure)
+    return bench.case(EMBEDDED, {**bounds, "methods": methods, "weights": bench.weights}, measure)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -22,11 +23,13 @@ from experiments.bench_importance.costs import (
 from experiments.bench_importance.update import PlainImportance, Synthetic
 from experiments.shared.cases import Case, KeptCases, SizeConfig, told_size
 from oar.common.errors import ConfigError
-from oar.common.provenance import ROOT, code_hash
+from oar.common.provenance import ROOT, code_hash, files_hash
 from oar.config import TrainConfig, build
-from oar.config.checks import Positive
+from oar.config.checks import Positive, require
 from oar.config.composed import composed_run
+from oar.launch.start_model import model_folder
 from oar.method.importance import ImportanceEstimator
+from oar.model.load import weight_files
 
 PARTS = (SYNTHETIC, EMBEDDED, STEPS, METHODS)
 NEEDED = (GRPO, OAR_G, OAR_GN, EXACT, WINDOW)
@@ -85,6 +88,8 @@ class BenchConfig:
                 raise ConfigError(
                     f"{key} must be names of variants, {', '.join(sorted(needed))} among them, but is {methods}."
                 )
+        for key in ("method_seconds", "limit_s"):
+            require(getattr(self, key) > 0, key, "above 0", getattr(self, key))
         if self.grid not in (AUTO, *self.grids):
             raise ConfigError(f"grid must be one of {', '.join((AUTO, *self.grids))}, but is {self.grid!r}.")
         shortest = self.answer_tokens + 3
@@ -104,7 +109,8 @@ class Bench(KeptCases):
         """Raises ConfigError for whatever cannot work."""
         # What the measured thing and the reference are made of.
         shared = [ROOT / "experiments/shared" / f"{name}.py" for name in ("made_up", "peak_memory")]
-        super().__init__(folder, progress, code_hash(Path(__file__).with_name("update.py"), *shared))
+        own = [Path(__file__).with_name(f"{name}.py") for name in ("__main__", "steps", "update")]
+        super().__init__(folder, progress, code_hash(*own, *shared))
         self.cfg = cfg
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.grid = cfg.grids[("gpu" if self.device == "cuda" else "cpu") if cfg.grid == AUTO else cfg.grid]
@@ -113,6 +119,11 @@ class Bench(KeptCases):
         asked = cfg.methods if METHODS in cfg.parts else {}
         self.methods = {GRPO: self.settings} | {name: self._compose(overrides) for name, overrides in asked.items()}
         self.estimators = {name: _build(variant, {}) for name, variant in self.variants.items()}
+
+    @cached_property
+    def weights(self) -> str:
+        """What the cases of the starting model are measured on: another model under the same path is another case."""
+        return files_hash(weight_files(model_folder(self.settings.model, print)))
 
     def _compose(self, overrides: list[str]) -> TrainConfig:
         return composed_run([*self.cfg.overrides, f"seed={self.cfg.seed}", *overrides])
@@ -152,9 +163,12 @@ class Bench(KeptCases):
     def description(self) -> Case:
         """What was measured, for the report."""
         keys = ("faithful", "step_rounds", "prompt_tokens", "answer_tokens")
+        dtypes = [f"{self.grid.dtype} for the made-up models"] if SYNTHETIC in self.cfg.parts else []
+        if set(self.cfg.parts) - {SYNTHETIC}:
+            dtypes.append(f"{self.settings.model.dtype} for the model {self.settings.model.name}")
         return {key: getattr(self.cfg, key) for key in keys} | {
             "threads": self.settings.learner.threads,
-            "dtype": f"{self.grid.dtype} for the made-up models, {self.settings.model.dtype} for the embedded one",
+            "dtype": " and ".join(dtypes),
             "probe": self.settings.probe.name,
             "profile": self.settings.profile,
             "model": self.settings.model.name,

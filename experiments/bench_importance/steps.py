@@ -50,7 +50,7 @@ def measure_steps(bench: Bench, part: str, settings: Mapping[str, TrainConfig], 
             step_of_each(learners, cfg.step_rounds + at)
         return learners
 
-    made_of = {name: one.identity() for name, one in settings.items()}
+    made_of = {name: one.identity() for name, one in settings.items()} | {"weights": bench.weights}
     return [
         bench.case(f"{part}-{at}", {**made_of, "round": at}, lambda at=at: step_of_each(warm(), at))  # type: ignore[misc]
         for at in range(cfg.step_rounds)
@@ -77,7 +77,7 @@ def measure_apart(bench: Bench, part: str, settings: Mapping[str, TrainConfig], 
     return {
         name: bench.case(
             f"{part}-apart-{name}",
-            {"settings": one.identity()},
+            {"settings": one.identity(), "weights": bench.weights},
             lambda one=one: one_apart(partial(make, one), start(), bench.device),  # type: ignore[misc]
         )
         for name, one in settings.items()

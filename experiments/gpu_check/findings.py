@@ -106,7 +106,7 @@ class Findings:
 def _one_line(error: BaseException) -> str:
     """An error's kind, its first line, and the line of this repository it came from."""
     lines = str(error).splitlines() or [""]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(ROOT))]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(ROOT)]
     own = [frame for frame in frames if "site-packages" not in frame.filename]
     where = f" ({Path(own[-1].filename).relative_to(ROOT)}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {lines[0][:300]}{where}"

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from experiments.gradient_signal.cosines import FACT, TARGET, signal_table, with_best_weights
 from experiments.gradient_signal.foretold import steps_of
 from experiments.gradient_signal.page import TOLD, write_gradient_signal
+from experiments.shared.committed import committed
 from experiments.shared.credited import credited, planned_arms
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import completion_advantages, score_batch
@@ -91,7 +92,7 @@ def main(config: DictConfig) -> None:
     started, git = datetime.now(UTC), git_state(ROOT)
     folder = Path(HydraConfig.get().runtime.output_dir)
     if cfg.foretold is not None:
-        steps_of(Path(cfg.foretold))  # a folder without runs is told now, not after the measurement
+        steps_of(committed(cfg.foretold))  # a folder without runs is told now, not after the measurement
     plan = {name: planned(cfg, overrides) for name, overrides in cfg.conditions.items()}
     torch.set_num_threads(cfg.threads)
     with progress_bars() as progress:
@@ -204,7 +205,7 @@ def drawn(cfg: GradientSignalConfig, settings: TrainConfig, model: PreTrainedMod
 def token_classes(graded: GradedBatch, task: Task) -> dict[str, Tensor]:
     """(B, T) by name of CLASSES: what kind of token each token of a completion is; every token is of one kind.
 
-    causal: those that carry the computation, as the task marks them; signs: `=` and `.`, which decide whether a result
+    causal: those that carry the computation, where the task marks them; signs: `=` and `.`, which decide whether a result
     is written out, where the task marks these; filler: meaningless words; words: all else before the marker; end: marker, answer
     and EOS.
     """
@@ -212,7 +213,7 @@ def token_classes(graded: GradedBatch, task: Task) -> dict[str, Tensor]:
     vocabulary = task.tokenizer.get_vocab()
     filler_ids = torch.tensor([vocabulary[word] for word in language.FILLER if word in vocabulary])
     end = batch.completion_mask & ~batch.reasoning_mask & batch.has_answer[:, None]
-    causal = graded.marks["causal"] & ~end
+    causal = graded.marks.get("causal", torch.zeros_like(end)) & ~end
     signs = graded.marks.get("written", causal) & ~causal & ~end
     filler = torch.isin(batch.completion_ids, filler_ids.to(batch.completion_ids.device)) & batch.completion_mask & ~end
     filler &= ~causal

@@ -66,7 +66,8 @@ def signal_table(
     alignment: as above, and its ratio to that of `reference`. gain: percentage points of reward that one AdamW step of
     learning rate `lr` is expected to bring, to first order: lr <m*, m / sqrt(v)> with v, parameter by parameter, the mean
     square of a batch's gradient, which AdamW divides by; and its ratio; not for a batch without end. For `classes`, arms
-    whose gradients add up to the reference's: the share of <m*, m> (signal) and of tr S (noise) that each has; batch is NaN.
+    whose gradients add up to that of uniform weights: the share of <m*, m> (signal) and of tr S (noise) that each has; batch is
+    NaN.
     What is divided by the length of a gradient that noise hides, in all units or without one of them, is NaN.
     Raises DataError where TARGET or the reference is missing.
     """
@@ -90,9 +91,10 @@ def signal_table(
         for name in arms:
             rows.append([name, GAIN, batch, *_interval(gains[name])])
             rows.append([name, GAIN_RATIO, batch, *_interval(gains[name] / gains[reference])])
+    signal = np.sum([towards[name] for name in classes], axis=0)  # of uniform weights, whatever the reference's are
     noise = {name: own[name].same - own[name].across for name in classes}
     for name in classes:
-        rows.append([name, SIGNAL_SHARE, np.nan, *_interval(towards[name] / towards[reference])])
+        rows.append([name, SIGNAL_SHARE, np.nan, *_interval(towards[name] / signal)])
         rows.append([name, NOISE_SHARE, np.nan, *_interval(noise[name] / np.sum(list(noise.values()), axis=0))])
     return pd.DataFrame(rows, columns=COLUMNS)
 

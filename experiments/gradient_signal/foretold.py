@@ -24,11 +24,12 @@ def foretold(table: pd.DataFrame, costs: pd.DataFrame, *, batch: int) -> list[tu
     """By condition how many arms both know, and the rank correlation of their alignment at `batch` with how soon they got there.
 
     table: `signal_table` with `condition`; costs: steps.csv of experiments.study, a row per run. An arm counts with
-    its `median_steps`; one that does not get there comes after all that do.
+    its `median_steps`; one that does not get there comes after all that do. One whose alignment noise hides does not count.
     """
     aligned = table[(table["metric"] == ALIGNMENT_RATIO) & (table["batch"] == batch)]
     both = aligned.set_index(["condition", "arm"])[["value"]].join(median_steps(costs), how="inner")
-    late = both["steps"][np.isfinite(both["steps"])].max() + 1
+    both = both.dropna(subset="value")
+    late = both["steps"].where(np.isfinite(both["steps"]), 0).max() + 1
     both["steps"] = both["steps"].where(np.isfinite(both["steps"]), late)
     return [
         (str(condition), len(own), spearman(own["value"], -own["steps"]))

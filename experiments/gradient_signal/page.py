@@ -11,6 +11,7 @@ import pandas as pd
 
 from experiments.gradient_signal.cosines import ALIGNMENT_RATIO, BEST, FACT, GAIN_RATIO, NOISE_SHARE, SIGNAL_SHARE
 from experiments.gradient_signal.foretold import foretold, steps_of
+from experiments.shared.committed import committed
 from oar.analysis.reports.figures import QUIET, dash, draw_dots, legend_below, panels, picture, series_of, style
 from oar.analysis.reports.methods import label, looks_of, numbered
 from oar.analysis.reports.page import write_csv, write_page
@@ -53,7 +54,7 @@ def judge_gradients(folder: Path, provenance: Mapping[str, Any]) -> Path:
     batches = sorted(batch for batch in table["batch"].unique() if np.isfinite(batch))
     for file, draw in pictures(reference=about["reference"], judged=about["judged"]).items():
         draw(table, folder / file)
-    costs = None if about["foretold"] is None else steps_of(Path(about["foretold"]))
+    costs = None if about["foretold"] is None else steps_of(committed(about["foretold"]))
     return write_page(
         folder / f"{about['name']}.md",
         TEMPLATE,

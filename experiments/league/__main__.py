@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.league.table import KNOWN, REFERENCE, REGIMES, by_ways, league_table, read_tables
+from experiments.shared.committed import committed
 from experiments.shared.run_program import run_program
 from oar.analysis.reports.page import write_csv, write_page
 from oar.command_line.entry import entry
@@ -23,6 +24,7 @@ from oar.config.checks import Positive
 from oar.config.composed import composed_run
 from oar.learner.credit import Method
 from oar.method.importance import needs_continuations
+from oar.method.importance.base import context_of
 
 FILES = {"signals": "method_signals.csv", "gradients": "sheet_gradients.csv", "costs": "steps.csv"}
 EXACT, TARGET = "oar_p", "oracle_signed"  # what signals are held against, and whose gradients are exact
@@ -35,7 +37,7 @@ class LeagueConfig:
     signal: str | None
     allow_targets: list[str]
     tables: dict[str, list[str]]
-    model: str
+    completions_of: str
     batch: Positive
     seed: int
     problems: Positive
@@ -56,11 +58,11 @@ def main(config: DictConfig) -> None:
     """Measure what is asked for, read all tables, write the page."""
     cfg, started, git = validated(config, LeagueConfig), datetime.now(UTC), git_state(ROOT)
     folder = Path(HydraConfig.get().runtime.output_dir)
-    committed = {name: [Path(file) for file in files] for name, files in cfg.tables.items()}
-    tables = [read_tables(committed, but=cfg.signal)]
+    there = {name: [committed(file) for file in files] for name, files in cfg.tables.items()}
+    tables = [read_tables(there, but=cfg.signal)]
     if cfg.signal is not None:
         tables.append(read_tables(measured(cfg, cfg.signal, folder / cfg.signal), only=cfg.signal))
-    table = league_table(tables, model=cfg.model, batch=cfg.batch)
+    table = league_table(tables, model=cfg.completions_of, batch=cfg.batch)
     write_csv(table, folder / "league.csv")
     several, one = by_ways(table)
     page = write_page(
@@ -111,7 +113,11 @@ def programs(cfg: LeagueConfig, method: str) -> dict[str, list[str]]:
             *(f"seeds={cfg.seeds}", f"rates=[{cfg.rate}]"),
         ],
     }
-    return {"costs": measures["costs"]} if alone else measures
+    if alone:
+        return {"costs": measures["costs"]}
+    if context_of(parts.signal) is not None:  # sheets have no such look to show
+        del measures["gradients"]
+    return measures
 
 
 def measured(cfg: LeagueConfig, method: str, folder: Path) -> dict[str, list[Path]]:

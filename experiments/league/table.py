@@ -9,6 +9,7 @@ import pandas as pd
 from oar.analysis.reports.methods import method_order
 from oar.analysis.signals.recall import ALL, AUC, ERROR_FIFTH, SPEARMAN, WRONG
 from oar.analysis.thresholds import median_steps
+from oar.common.errors import ConfigError, DataError
 
 REFERENCE = "grpo"  # whose seconds a step are 1
 REGIMES = ("one", "one_anywhere", "share", "all")  # of sheets
@@ -22,28 +23,40 @@ SECONDS = "seconds_ratio"
 WAYS = ([*OF_TOKENS], [f"aligned_{one}" for one in REGIMES], [f"steps_{one}" for one in REGIMES])  # to look at a signal
 COLUMNS = ["method", *(column for way in WAYS for column in way), SECONDS]
 ARM = {"signals": "signal", "gradients": "arm", "costs": "arm"}  # by table the column with the method
+PACE = "pace"  # of `_with_pace`
 KNOWN = {  # by table the columns that are read
     "signals": ["model", "split", "signal", "metric", "value"],
     "gradients": ["arm", "metric", "batch", "value", "condition"],
-    "costs": ["condition", "arm", "rate", "seed", "reached", "steps", "pace"],
+    "costs": ["condition", "arm", "rate", "seed", "reached", "steps", PACE],
 }
 Tables = Mapping[str, pd.DataFrame]
 
 
 def read_tables(files: Mapping[str, Sequence[Path]], *, but: str | None = None, only: str | None = None) -> Tables:
-    """By name of KNOWN the rows of all files that are there; without those of the method `but`, or of `only` one."""
+    """By name of KNOWN the rows of all files, without those of the method `but`, or of `only` one.
+
+    What two files tell of the same thing is the last one's. Raises DataError for a file that is not there or lacks a column.
+    """
     found = {}
     for name, columns in KNOWN.items():
         parts = [pd.DataFrame(columns=columns)]
         for file in files.get(name, ()):
-            if file.is_file():
-                read = pd.read_csv(file)
-                parts.append((_with_pace(read) if name == "costs" else read)[columns])
+            read = _read(file, [one for one in columns if one != PACE] + (["seconds"] if PACE in columns else []))
+            parts.append((_with_pace(read) if name == "costs" else read)[columns])
         rows = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
         if but is not None:
             rows = rows[rows[ARM[name]] != but]
         found[name] = rows if only is None else rows[rows[ARM[name]] == only]
     return found
+
+
+def _read(file: Path, columns: list[str]) -> pd.DataFrame:
+    if not file.is_file():
+        raise DataError(f"tables must name files that are there, but {file} is not: correct it or leave it out.")
+    read = pd.read_csv(file)
+    if missing := [column for column in columns if column not in read]:
+        raise DataError(f"{file} must have the columns {', '.join(columns)}, but lacks {', '.join(missing)}.")
+    return read
 
 
 def by_ways(league: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -70,11 +83,14 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
     steps.csv of experiments.study: `median_steps`, and the median of `pace`.
     """
     signals, gradients, costs = (pd.concat([each[name] for each in tables], ignore_index=True) for name in KNOWN)
-    told = signals[signals["model"] == model].set_index(["signal", "split", "metric"])["value"]
+    told = _last(signals[signals["model"] == model], ["signal", "split", "metric"])
     no_methods = {*gradients.loc[gradients["metric"] == OF_CLASSES, "arm"], BEST_BY_CLASS}
     aligned = gradients[(gradients["metric"] == ALIGNED) & (gradients["batch"] == batch)]
     aligned = aligned[~aligned["arm"].isin(no_methods)]
-    towards = aligned.set_index(["arm", "condition"])["value"]
+    if len(gradients) and batch not in set(gradients["batch"]):
+        measured = ", ".join(f"{one:g}" for one in sorted(set(gradients["batch"].dropna())))
+        raise ConfigError(f"batch must be one that gradients were compared at, {measured}, but is {batch}.")
+    towards = _last(aligned, ["arm", "condition"])
     steps, pace = median_steps(costs), costs.groupby("arm")["pace"].median()
     names = {*costs["arm"], *aligned["arm"], *signals.loc[signals["model"] == model, "signal"]}
     rows = [
@@ -89,3 +105,7 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
         if " - " not in name  # the difference of two signals
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _last(rows: pd.DataFrame, keys: list[str]) -> "pd.Series[float]":
+    return rows.drop_duplicates(keys, keep="last").set_index(keys)["value"]

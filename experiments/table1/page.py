@@ -252,7 +252,7 @@ def seconds_by_stage(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _overhead(runs: Sequence[Run]) -> dict[str, str]:
     """By method: median seconds of a training step, and the times that they are GRPO's under the same seed and on the same
-    machine, median over seeds; no times where they shared none.
+    machine, geometric mean over seeds; no times where they shared none.
     """
     trained = [run for run in runs if run.arm != BASE]
     seconds = {(run.arm, run.seed, *machines(run.provenance)): step_seconds([run]) for run in trained}
@@ -260,6 +260,6 @@ def _overhead(runs: Sequence[Run]) -> dict[str, str]:
     for method in dict.fromkeys(run.arm for run in trained):
         own = {tuple(where): of for (arm, *where), of in seconds.items() if arm == method}
         times = [of / seconds[GRPO, *where] for where, of in own.items() if (GRPO, *where) in seconds]
-        ratio = f"{np.median(times):.2f}x " if times else ""
+        ratio = f"{np.exp(np.log(times).mean()):.2f}x " if times else ""
         text[method] = f"{ratio}({np.median([*own.values()]):.2f} s/step)"
     return text

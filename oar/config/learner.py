@@ -26,6 +26,15 @@ class TrackingConfig:
         one_of("tracking.mode", self.mode, ("offline", "online", "disabled"))
         require(self.samples_every >= 1, "tracking.samples_every", "1 or more", self.samples_every)
         require(self.samples >= 0, "tracking.samples", "0 or more", self.samples)
+        # As W&B would, but before an engine is started.
+        fits = all(1 <= len(tag) <= 64 for tag in self.tags)
+        require(fits, "tracking.tags", "a list of tags of 1 to 64 characters", self.tags)
+        require(
+            1 <= len(self.project) <= 128 and not set(self.project) & set(r"/\#?%:"),
+            "tracking.project",
+            r"of 1 to 128 characters without any of / \ # ? % :, with the team under tracking.entity",
+            self.project,
+        )
 
 
 @dataclass

@@ -20,7 +20,7 @@ from oar.common.clock import Clock
 from oar.common.errors import ConfigError, DataError, MissingPackageError
 from oar.common.seeding import derive_seed
 from oar.integrations.columns import in_context, shown_column, told_problems
-from oar.learner.credit import probe_of
+from oar.learner.probe import probe_of
 from oar.method.batch import CompletionBatch, collate
 from oar.method.credit import CreditAssigner
 from oar.method.forward.logprobs import Scores, score_completions
@@ -81,6 +81,11 @@ class OARGRPOTrainer(GRPOTrainer):
                 f"A method that compares completions must run in one process, which has them all, but {self.args.method} "
                 f"would run in {self.accelerator.num_processes}: choose another method or start one process."
             )
+        if self.args.gating_settings().threshold == "released_drift" and self.accelerator.num_processes > 1:
+            raise ConfigError(
+                "gating='released_drift' must run in one process, as its level goes from each completion to the next, but would "
+                f"run in {self.accelerator.num_processes}: choose another gating or start one process."
+            )
         # Who has a privileged look is the model as it is before training.
         asked = context_of(self.estimator) is not None
         self.teacher = copy.deepcopy(self._bare_model()).eval().requires_grad_(False) if asked else None
@@ -101,9 +106,10 @@ class OARGRPOTrainer(GRPOTrainer):
         return output
 
     def _calculate_rewards(self, *positional: Any, **named: Any) -> Tensor:
-        """By function, as TRL has them; their sum (B,) of all processes is kept for the credit."""
+        """By function, as TRL has them; the sum (B,) of all processes is kept for the credit, NaN where no function gave any."""
         found: Tensor = super()._calculate_rewards(*positional, **named)
         self._rewards = (found * self.reward_weights.to(found.device)).nansum(dim=1)
+        self._rewards[found.isnan().all(dim=1)] = float("nan")
         return found
 
     def completion_batch(self, output: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]]) -> CompletionBatch:
@@ -145,7 +151,8 @@ class OARGRPOTrainer(GRPOTrainer):
     ) -> tuple[Tensor, Tensor]:
         """Token weights and token advantages (B, T), as the learner's, of completions with advantages (B,).
 
-        Weights are 1 where the advantage is 0, and where a gate would need the answer that is not there.
+        Weights are 1 where the advantage is 0, and where a gate would need the answer that is not there. A completion without
+        a reward has the advantage 0 throughout, as in TRL, and is in nobody's group.
         """
         step, cfg = self.batches_drawn, self.args
         credit = CreditAssigner(
@@ -157,13 +164,14 @@ class OARGRPOTrainer(GRPOTrainer):
         )
         weights = torch.ones(batch.completion_mask.shape, device=advantages.device)
         token_advantages = advantages[:, None] * weights
-        together, wanted = needs_batch(self.estimator), batch.completion_lengths > 0
+        before = self.accelerator.process_index * len(batch)  # completions of the processes before this one
+        rewards = self._rewards[before : before + len(batch)]
+        together, wanted = needs_batch(self.estimator), (batch.completion_lengths > 0) & ~rewards.isnan()
         if gives(self.estimator) != "advantages" and not together:
             wanted &= advantages != 0
         if gives(self.estimator) == "importance":
             wanted &= batch.has_segments
         index = wanted.nonzero()[:, 0]
-        before = self.accelerator.process_index * len(batch)  # completions of the processes before this one
         at_once = cfg.per_device_train_batch_size * batch.input_ids.shape[1]  # tokens of TRL's own padded forward
         with self._policy() as policy:
             for rows, scores in self._scored(policy, batch, index, at_once, output):
@@ -176,7 +184,7 @@ class OARGRPOTrainer(GRPOTrainer):
                         [derive_seed(cfg.seed, "credit", step, before + row) for row in rows.tolist()],
                         advantages=advantages[rows],
                         groups=(before + rows) // self.num_generations,
-                        rewards=self._rewards[before + rows],
+                        rewards=rewards[rows],
                         step=step,
                         temperature=self.temperature,
                         teacher=self.teacher,
@@ -275,11 +283,13 @@ class OARGRPOTrainer(GRPOTrainer):
         credited = has_segments & (self._of_all(advantages) != 0)
         metrics = weight_metrics(weights[credited], reasoning[credited])
         metrics = {f"weights/{name}": value for name, value in metrics.items()}
-        metrics["probe/fallback_share"] = float((~has_segments)[in_loss].float().mean())
+        metrics["probe/fallback_share"] = float((~has_segments)[in_loss].float().mean()) if in_loss.any() else 0.0
         metrics["seconds/credit"] = float(self._of_all(torch.tensor([seconds], device=weights.device)).max())
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
-        if not has_segments.any() and self.accelerator.is_main_process:
+        answers = has_segments[in_loss]
+        by_importance = gives(self.estimator) == "importance" and not isinstance(self.estimator, UniformImportance)
+        if by_importance and len(answers) and not answers.any() and self.accelerator.is_main_process:
             warnings.warn(
                 f"No completion of a batch announces an answer with {self.args.marker!r} (marker), so all tokens weigh 1.",
                 stacklevel=2,

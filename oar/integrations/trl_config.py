@@ -10,7 +10,7 @@ from oar.common.errors import ConfigError
 from oar.config import CounterfactualConfig, GatingConfig, ProbeConfig
 from oar.config.checks import require
 from oar.integrations.methods import estimator_named, gating_named
-from oar.method.importance import CreditSignal
+from oar.method.importance import CreditSignal, gives, reads_gold
 
 
 @dataclass
@@ -88,7 +88,7 @@ class OARGRPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         require(bool(self.marker), "marker", "the text that announces an answer", self.marker)
         CounterfactualConfig(self.counterfactual, self.counterfactual_draws, self.counterfactual_text)
-        self.make_estimator()
+        estimator = self.make_estimator()
         self.gating_settings()
         require(
             self.probe != "reference",
@@ -96,7 +96,19 @@ class OARGRPOConfig(GRPOConfig):
             "one that needs no reference response, which TRL has none of",
             self.probe,
         )
-        self.probe_settings()
+        needs_answer = self.probe_settings().needs_answer
+        require(
+            needs_answer or not reads_gold(estimator),
+            "probe",
+            f"one that reads the answer with {self.method}, which reads the right answer in its place",
+            self.probe,
+        )
+        require(
+            not self.times_surprisal or gives(estimator) == "importance",
+            "times_surprisal",
+            f"false with {self.method}, where it changes nothing",
+            self.times_surprisal,
+        )
         super().__post_init__()
 
     def make_estimator(self) -> CreditSignal:

@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 from oar.common.clock import Clock
 from oar.common.errors import ConfigError
 from oar.common.seeding import derive_seed
-from oar.config import ProbeConfig, TrainConfig, build
+from oar.config import TrainConfig, build
 from oar.learner.collect import GradedBatch
 from oar.learner.distributed import Ranks
+from oar.learner.probe import probe_of
 from oar.learner.tree import check_tree
 from oar.method.auxiliary import AuxiliaryLoss, KlByClass, NoPolicyLoss
 from oar.method.credit import Credit, CreditAssigner
@@ -35,7 +36,6 @@ from oar.method.importance import (
 )
 from oar.method.importance.base import BY_COMPLETION, context_of
 from oar.method.losses import Surrogate
-from oar.method.probes import Probe, make_probe
 from oar.tasks.task import Task
 
 
@@ -177,14 +177,6 @@ def credit_assigner(
         cfg.method.preserve_mass,
         cfg.method.control,
         task.encode_neutral(cfg.counterfactual.text),
-    )
-
-
-def probe_of(cfg: ProbeConfig, task: Task, step: int, scorer: PreTrainedModel | None = None) -> Probe:
-    """The probe of a configuration in training step `step` (from 0)."""
-    conclude = task.encode_marker(cfg.conclude)
-    return make_probe(
-        cfg.name, conclude, step=step, warmup_steps=cfg.warmup_steps, reference=cfg.reference, scorer=scorer
     )
 
 

@@ -39,7 +39,8 @@ from oar.learner.samples import sample_rows
 from oar.learner.sharding import gathered, shard
 from oar.learner.step import Learner, StepReport
 from oar.method.forward.logprobs import score_completions
-from oar.model.load import load_tokenizer, load_trained, weight_files
+from oar.model.load import load_tokenizer, weight_files
+from oar.model.lora import load_trained
 from oar.rollout.access import engine_token
 from oar.rollout.client.servers import engine_at
 from oar.rollout.release import refuse_other_release

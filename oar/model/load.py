@@ -18,8 +18,6 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from oar.common.errors import DataError
-from oar.config import LoraConfig
-from oar.model.lora import ADAPTER_FOLDER, add_adapter, load_adapter
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -58,22 +56,6 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise DataError(f"{folder} must hold a tokenizer, but: {str(error).splitlines()[0]}") from error
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
-
-
-def load_trained(
-    lora: LoraConfig | None, start: Path, checkpoint: Path | None, dtype: str, seed: int
-) -> PreTrainedModel:
-    """What a run trains: the starting model, or what `checkpoint` made of it.
-
-    With an adapter the frozen weights are always those of `start`: merged ones would not give the same bytes again.
-    """
-    if lora is None:
-        return load_policy(checkpoint or start, dtype)
-    model = load_policy(start, dtype)
-    add_adapter(model, lora, seed)
-    if checkpoint is not None:
-        load_adapter(model, checkpoint / ADAPTER_FOLDER)
-    return model
 
 
 def load_policy(folder: Path, dtype: str) -> PreTrainedModel:

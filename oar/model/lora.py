@@ -21,10 +21,27 @@ from transformers import PreTrainedModel
 from oar.common.errors import ConfigError
 from oar.common.seeding import generator
 from oar.config import LoraConfig
+from oar.model.load import load_policy
 from oar.model.parameters import ADAPTER, whole
 
 ADAPTER_FOLDER = "adapter"  # of its own: beside config.json, transformers would take the folder for an adapter's alone
 _WEIGHTS = "adapter_model.safetensors"
+
+
+def load_trained(
+    lora: LoraConfig | None, start: Path, checkpoint: Path | None, dtype: str, seed: int
+) -> PreTrainedModel:
+    """What a run trains: the starting model, or what `checkpoint` made of it.
+
+    With an adapter the frozen weights are always those of `start`: merged ones would not give the same bytes again.
+    """
+    if lora is None:
+        return load_policy(checkpoint or start, dtype)
+    model = load_policy(start, dtype)
+    add_adapter(model, lora, seed)
+    if checkpoint is not None:
+        load_adapter(model, checkpoint / ADAPTER_FOLDER)
+    return model
 
 
 def add_adapter(model: PreTrainedModel, cfg: LoraConfig, seed: int) -> None:

@@ -54,7 +54,8 @@ class WandbLogger:
                 settings=wandb.Settings(silent=True, console="off"),
             )
         except wandb.Error as error:
-            raise OarError(f"W&B could not start a run ({error}): mend that, or use tracking.mode=offline.") from error
+            instead = "tracking.mode=offline" if online else "tracking=disabled"
+            raise OarError(f"W&B could not start a run ({error}): mend that, or use {instead}.") from error
         # W&B's own step counter cannot go back, which a run resumed from a checkpoint must; ours is the x axis instead.
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")

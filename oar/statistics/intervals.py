@@ -135,7 +135,8 @@ def crossed_bootstrap(
 
 
 def median_bootstrap(values: ArrayLike) -> NDArray[np.float64]:
-    """Bootstrap draws of each arm's median, (RESAMPLES, arms), of values (arms, seeds, steps); seeds as in `crossed_bootstrap`.
+    """Bootstrap draws (RESAMPLES, arms) of each arm's geometric mean over seeds of the median over steps, of values (arms, seeds,
+    steps) above 0; seeds as in `crossed_bootstrap`.
 
     A draw takes seeds and steps with replacement, the same for all arms. Raises DataError for none, or one that is not finite.
     """
@@ -146,7 +147,8 @@ def median_bootstrap(values: ArrayLike) -> NDArray[np.float64]:
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     drawn_seeds = rng.integers(seeds, size=(RESAMPLES, max(1, seeds - 1), 1))
     drawn_steps = rng.integers(steps, size=(RESAMPLES, 1, steps))
-    return np.stack([np.median(arm[drawn_seeds, drawn_steps], axis=(1, 2)) for arm in array], axis=1)
+    by_seed = [np.median(arm[drawn_seeds, drawn_steps], axis=2) for arm in array]
+    return np.stack([np.exp(np.log(medians).mean(axis=1)) for medians in by_seed], axis=1)
 
 
 def resampled_sums(

@@ -21,25 +21,13 @@ from experiments.gpu_check.settings import METHODS, train_config
 from oar.common.errors import ConfigError
 from oar.config import TrainConfig, build, validated
 from tests.config.test_config import composed
+from tests.little_installed import hiding_all_but
 from tests.pretended_gpu import pretended_gpu
 
 ROOT = Path(__file__).parents[2]
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
-# What `pip list` does not show on a machine that has torch, transformers and peft: for imports and for `find_spec` alike.
-HIDDEN = "hydra omegaconf antlr4 vllm trl datasets math_verify latex2sympy2_extended wandb pandas"
-HIDING = f"""
-import sys
-from importlib.machinery import PathFinder
-
-class Without(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        hidden = name.split(".")[0] in {HIDDEN.split()!r}
-        return None if hidden else PathFinder.find_spec(name, path, target)
-
-sys.meta_path[:] = [Without if finder is PathFinder else finder for finder in sys.meta_path]
-"""
+INSTALLED = ["torch", "transformers", "peft", "requests"]  # as docs/GPU_CHECK.md says
 
 
 def broken(name: str) -> Part:
@@ -51,7 +39,7 @@ def run_check(folder: Path, *arguments: str, hide: bool) -> tuple[int, dict, dic
     path = [str(ROOT)]
     if hide:
         (folder / "hiding").mkdir()
-        (folder / "hiding" / "sitecustomize.py").write_text(HIDING)
+        (folder / "hiding" / "sitecustomize.py").write_text(hiding_all_but(INSTALLED))
         path.insert(0, str(folder / "hiding"))
     out = folder / "out"
     done = subprocess.run(
@@ -135,6 +123,16 @@ def test_a_broken_part_hides_no_other(tmp_path: Path) -> None:
 
 def origin_here() -> dict:
     return origin(datetime.now(UTC), {"git_commit": "a" * 40, "git_dirty": False})
+
+
+def test_an_error_from_a_folder_beside_the_checkout_is_one_line(tmp_path: Path) -> None:
+    """An environment `oar-env` beside `oar`: the path begins alike and is no part of it."""
+    beside = f"{ROOT}-env/lib/python3.11/json/decoder.py"
+    with Findings(tmp_path / "lines").piece("reads"):
+        exec(compile("raise ValueError('no JSON')", beside, "exec"), {})
+    (found,), _ = read(tmp_path / "lines")
+    assert (found.name, found.holds) == ("reads", False)
+    assert str(found.value).startswith("ValueError: no JSON")
 
 
 def test_parts_that_run_again_replace_their_own_lines(tmp_path: Path) -> None:

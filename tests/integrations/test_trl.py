@@ -17,11 +17,14 @@ pytest.importorskip("trl")
 from peft import LoraConfig, get_peft_model
 from trl import GRPOConfig, GRPOTrainer
 
+from experiments.train_with_trl import Lines
 from oar.common.errors import ConfigError, DataError, OarError
 from oar.integrations.columns import in_context, told_problems
 from oar.integrations.trl import OARGRPOConfig, OARGRPOTrainer
 from oar.method.advantages import group_advantages
-from oar.method.importance import gives
+from oar.method.forward.logprobs import score_completions
+from oar.method.importance import CreditInputs, TokenBaseline, gives
+from oar.method.probes import AnswerMeanProbe
 from tests.integrations.completions import (
     CUT,
     PROBLEMS,
@@ -278,6 +281,47 @@ def test_a_method_that_compares_completions_needs_all_of_them(tmp_path: Path, mo
     monkeypatch.setattr("accelerate.Accelerator.num_processes", property(lambda _: 2))
     with pytest.raises(ConfigError, match="shear would run in 2: choose another method or start one process"):
         trainer(tmp_path, method="shear")
+    with pytest.raises(ConfigError, match="gating='released_drift' must run in one process"):
+        trainer(tmp_path, gating="released_drift")
+
+
+def test_a_completion_without_a_reward_is_in_nobodys_group(tmp_path: Path) -> None:
+    made = trainer(tmp_path, method="token_baseline")
+    given, missing = made.reward_funcs[0], 2
+    made.reward_funcs[0] = lambda **all_of: [
+        None if row == missing else reward for row, reward in enumerate(given(**all_of))
+    ]
+    output = generated(made)
+    assert (output["advantages"][missing] == 0).all()
+    assert made._rewards.isnan().tolist() == [row == missing for row in range(8)]
+    left = torch.tensor([row for row in range(4) if row != missing])
+    batch = made.completion_batch(output, [dataset_row(problem) for problem in PROBLEMS for _ in range(4)]).rows(left)
+    scores = score_completions(made.model, batch, temperature=1.0)
+    group, own = torch.zeros(3, dtype=torch.long), torch.tensor(rewards())[left]
+    alone = TokenBaseline()(
+        CreditInputs(made.model, batch, AnswerMeanProbe(), scores, [0, 0, 0], groups=group, rewards=own)
+    )
+    mask = batch.completion_mask
+    found = output["advantages"][left, : mask.shape[1]]
+    torch.testing.assert_close(found * mask, alone * mask, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("error:No completion of a batch announces")
+def test_a_batch_with_nothing_in_the_loss_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every completion is cut off, and masked for it."""
+    monkeypatch.setattr("tests.integrations.completions.GROUPS", [[CUT] * 4] * 2)
+    made = trainer(tmp_path, method="oar_gn", mask_truncated_completions=True)
+    made.add_callback(Lines())
+    made.train()
+    assert " fallback 0.000 " in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("error:No completion of a batch announces")
+def test_who_needs_no_answer_is_not_warned_that_there_is_none(tmp_path: Path) -> None:
+    made = trainer(tmp_path, method="entropy_mask", marker="\\boxed{", probe="as_mean", probe_conclude="####")
+    assert len(generated(made)["advantages"].unique()) > 2
 
 
 def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
@@ -301,6 +345,11 @@ def test_a_marker_that_no_completion_has_is_told(tmp_path: Path) -> None:
         ({"probe": "mean"}, r"probe\.name must be one of warmup, .* but is 'mean'"),
         ({"probe": "reference"}, "probe must be one that needs no reference response"),
         ({"probe": "reward_model"}, r"probe\.path must be a reward model's folder"),
+        (
+            {"method": "oar_s", "probe": "reward_model", "probe_path": "here"},
+            "probe must be one that reads the answer with oar_s, .* but is 'reward_model'",
+        ),
+        ({"method": "grail", "times_surprisal": True}, "times_surprisal must be false with grail"),
         ({"counterfactual": "blank"}, r"counterfactual\.name must be one of pad, .* but is 'blank'"),
         ({"counterfactual": "text"}, r"counterfactual\.text must be a token in words where counterfactual is text"),
         ({"counterfactual_draws": 2}, r"counterfactual\.draws must be 1 where counterfactual is pad"),

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from peft import LoraConfig as PeftConfig
+from peft import get_peft_model
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig
 
@@ -143,6 +145,23 @@ def test_what_cannot_be_packed_is_refused():
     for model, said in ((eager, "but have eager"), (linear, "but have sdpa, linear_attention")):
         with pytest.raises(DataError, match=said):
             packed_forward(model, sequences())
+
+
+def test_a_wrapped_model_is_refused():
+    wrapped = get_peft_model(tiny_model(), PeftConfig(target_modules=["q_proj"]))
+    with pytest.raises(DataError, match="but is a PeftModel: hand over what it wraps"):
+        packed_forward(wrapped, sequences())
+    assert packed_forward(wrapped.get_base_model(), sequences())
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_layers_that_run_again_behind_our_back_are_refused(reentrant):
+    """They would attend as one row: a gradient that is wrong without a word, or an error that says nothing."""
+    model, batch = tiny_model().train(), random_batch(3, rows=5)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    with pytest.raises(DataError, match="must not recompute its layers by gradient_checkpointing_enable"):
+        score_completions(model, batch, temperature=1.0)
+    score_completions(model.eval(), batch, temperature=1.0)  # then it recomputes nothing
 
 
 TINY = {

@@ -20,8 +20,8 @@ from oar.method.importance import (
     PerturbationImportance,
 )
 from oar.method.probes import AnswerMeanProbe
-from oar.model.load import load_policy, load_trained
-from oar.model.lora import ADAPTER_FOLDER, adapter_weights, add_adapter, load_adapter, save_adapter
+from oar.model.load import load_policy
+from oar.model.lora import ADAPTER_FOLDER, adapter_weights, add_adapter, load_adapter, load_trained, save_adapter
 from oar.model.parameters import full_weights
 from oar.tasks.words import build_tokenizer
 from tests.config.test_config import composed

@@ -22,7 +22,7 @@ from oar.learner.distributed import Ranks, joined
 from oar.learner.optimizer_state import load_optimizer
 from oar.learner.sharding import shard
 from oar.learner.step import Learner
-from oar.model.load import load_trained
+from oar.model.lora import load_trained
 from oar.model.parameters import full_weights, whole
 from oar.tasks.words import build_tokenizer
 

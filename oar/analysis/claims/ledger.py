@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import pandas as pd
+from omegaconf import OmegaConf
 
 from oar.analysis.arms import METRICS, Arms, paired
 from oar.analysis.claims.claims import MIN_SEEDS, NOT_RUN, TOO_FEW, Claim, verdict
@@ -102,7 +103,8 @@ def _arms(claim: Claim, runs: Sequence[Run]) -> Arms:
         wanted = {**claim.needs, **settings}
         by_seed: dict[int, Run] = {}
         for run in runs:
-            if not run.has(wanted):
+            # A control has the method's name and is not the method: its importance stands at other tokens.
+            if not run.has(wanted) or OmegaConf.select(run.settings, "method.control", default="none") != "none":
                 continue
             if run.seed in by_seed:
                 raise NotRunError(f"needs one run of a seed with {_text(wanted)}, but several have seed {run.seed}")

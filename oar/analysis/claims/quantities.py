@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from oar.analysis.arms import Arms, over_seeds, scores_of
 from oar.analysis.claims.claims import Claim
 from oar.common.errors import OarError
+from oar.common.provenance import machines
 from oar.evaluation.evaluate import MEAN
 from oar.runs.collapse import COLLAPSE_SHARE, collapse_step
 from oar.runs.folder import Run
@@ -127,19 +128,27 @@ def _share(claim: Claim, metric: str, arms: Arms) -> dict[str, Any]:
 
 
 def _overhead(_claim: Claim, _metric: str, arms: Arms) -> dict[str, Any]:
-    """Ratio of the median seconds of a training step, over all seeds: a slow first step does not count.
+    """Ratio of the median seconds of a training step under each seed, geometric mean over seeds: a slow first step does not
+    count, and machines may differ between seeds.
 
-    Over seeds it is Student's interval of the logarithm of each seed's ratio.
+    Over seeds it is Student's interval of the logarithm of each seed's ratio. Raises NotRunError where the arms of no seed ran
+    on one machine.
     """
-    seconds = _logged(arms, lambda run: run.timings["total"])
+    alike = [seed for seed, runs in enumerate(zip(*arms, strict=True)) if len({_machine(run) for run in runs}) == 1]
+    if not alike:
+        raise NotRunError("needs runs of one seed on one machine: seconds of different ones are no ratio")
+    seconds = _logged([[runs[seed] for seed in alike] for runs in arms], lambda run: run.timings["total"])
     draws = median_bootstrap(seconds)
-    one, other = np.median(seconds, axis=(1, 2))
     by_seed, student = np.log(np.divide(*np.median(seconds, axis=2))), None
     if len(by_seed) > 1:
         low, high = student_interval(by_seed)
         student = exp(low), exp(high)
     bootstrap = percentile_interval(draws[:, 0] / draws[:, 1])
-    return measured(estimate(float(one / other), bootstrap, student, units="steps"), "x")
+    return measured(estimate(exp(by_seed.mean()), bootstrap, student, units="steps"), "x")
+
+
+def _machine(run: Run) -> tuple[str, ...]:
+    return tuple(machines(run.provenance))
 
 
 def _reward(_claim: Claim, _metric: str, arms: Arms) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from oar.common.errors import DataError
 from oar.common.seeding import derive_seed
 from oar.config import LearnerConfig, ProbeConfig, TrainConfig, build
 from oar.learner.collect import GradedBatch, grade_rollouts
-from oar.learner.credit import probe_of
 from oar.learner.parity import parity_metrics
+from oar.learner.probe import probe_of
 from oar.method.advantages import group_advantages
 from oar.method.batch import CompletionBatch
 from oar.method.credit import Credit, CreditAssigner

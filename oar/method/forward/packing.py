@@ -160,8 +160,14 @@ class PackedSequences:
 def run_packed(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> tuple[Tensor, list[Attended]]:
     """The last hidden states (N, H) of input embeddings (N, H), and what each layer's attention was given.
 
-    Raises DataError for a model whose layers are not all softmax attention that transformers looks up by name.
+    Raises DataError for a model whose layers are not all softmax attention that transformers looks up by name, and for one that
+    is wrapped.
     """
+    if not isinstance(model, PreTrainedModel):
+        raise DataError(
+            f"The model must be a PreTrainedModel of transformers, but is a {type(model).__name__}: hand over what it wraps (of "
+            "peft's PeftModel get_base_model(), of DistributedDataParallel module)."
+        )
     unknown = set(getattr(model.config, "layer_types", None) or ()) - _LAYERS
     if model.config._attn_implementation != "sdpa" or unknown:
         raise DataError(
@@ -179,9 +185,18 @@ def run_packed(model: PreTrainedModel, embeddings: Tensor, packing: Packing) -> 
 
 
 class AttentionNamed:
-    """The model attends by the function registered under `name` in the block; may be entered again, but not within itself."""
+    """The model attends by the function registered under `name` in the block; may be entered again, but not within itself.
+
+    Raises DataError for a model that recomputes its layers by itself: a layer would run again behind the block.
+    """
 
     def __init__(self, model: PreTrainedModel, name: str) -> None:
+        if model.training and model.is_gradient_checkpointing:
+            raise DataError(
+                "The model must not recompute its layers by gradient_checkpointing_enable() here, where they attend in another "
+                "way by then: call gradient_checkpointing_disable() and run the forward within "
+                "oar.learner.sharding.recomputed_layers(model), which recomputes them as they were."
+            )
         self._config, self._name = model.config, name
 
     def __enter__(self) -> None:

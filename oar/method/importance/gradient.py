@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oar.common.errors import ConfigError
+from oar.common.errors import ConfigError, DataError
 from oar.common.seeding import generator
 from oar.method.forward.logprobs import logits_of
 from oar.method.importance.base import CreditInputs
@@ -49,8 +49,13 @@ class GradientImportance:
         return self.draws(inputs).mean(dim=0)
 
     def draws(self, inputs: CreditInputs) -> Tensor:
-        """(noise_draws, B, T): the importance of each draw on its own."""
+        """(noise_draws, B, T): the importance of each draw on its own. Raises DataError within torch's autocast."""
         mask = inputs.batch.reasoning_mask
+        if torch.is_autocast_enabled(mask.device.type):
+            raise DataError(
+                "OAR-G must run outside of torch.autocast, which leaves fewer digits than it takes to tell its noise: put "
+                "torch.autocast(..., enabled=False) around score_completions and the credit."
+            )
         importance = torch.zeros(self.noise_draws, *mask.shape, device=mask.device)
         for clean in clean_passes(inputs, self.max_tokens_per_forward, graph=False):
             suffix = _Suffix.of(clean)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.shared.peak_memory import peak_memory
-from oar.common.errors import ConfigError
+from oar.common.errors import ConfigError, DataError
 from oar.common.seeding import generator
 from oar.config import LoraConfig
 from oar.learner.sharding import recomputed_layers
@@ -265,6 +265,16 @@ def test_checkpointed_layers_change_nothing(probe, dtype):
         expected = estimator(inputs)
         with recomputed_layers(model):
             torch.testing.assert_close(estimator(inputs), expected, atol=0, rtol=1e-5)
+
+
+def test_autocast_is_refused():
+    """It makes keys of fewer digits than the noise needs."""
+    inputs = credit_inputs(random_batch(0), PROBES["as_mean"])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(DataError, match=r"must run outside of torch\.autocast"):
+            GradientImportance()(inputs)
+        with torch.autocast("cpu", enabled=False):
+            assert GradientImportance()(inputs).max() > 0
 
 
 @pytest.mark.parametrize("options", [{"noise_std": 0.0}, {"noise_draws": 0}])
