@@ -22,7 +22,7 @@ from torch import Tensor
 from oar.analysis.signals.draw import draw
 from oar.analysis.signals.examine import Subject, by_completion, examine
 from oar.command_line.entry import entry
-from oar.common.errors import OarError
+from oar.common.errors import MissingInputError, OarError
 from oar.config import TrainConfig, validated
 from oar.config.checks import AtLeast
 from oar.launch.start_model import model_folder
@@ -94,12 +94,14 @@ def complaint(
 ) -> str | None:
     """What is wrong, in a sentence; an error of the estimator's own is named with its place.
 
-    Raises what this package raises: inputs that cannot be had here are no fault of the signal.
+    Raises MissingInputError for a signal that asks for what only a training run has: nothing is known of it then.
     """
     try:
         return holds(estimator, inputs)
-    except OarError:
+    except MissingInputError:
         raise
+    except OarError as error:
+        return str(error)
     except Exception as error:  # noqa: BLE001  # whatever somebody's estimator raises is the finding
         place = extract_tb(error.__traceback__)[-1]
         return f"raises {type(error).__name__} in {place.filename}:{place.lineno}: {error}"

@@ -18,6 +18,10 @@ class DataError(OarError):
     """A problem, tokenizer, model folder or completion is not what it must be."""
 
 
+class MissingInputError(DataError):
+    """A credit signal asks for what it was called without."""
+
+
 class EngineError(OarError):
     """The rollout engine died, hung, or answered with something unexpected."""
 

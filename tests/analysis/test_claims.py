@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
 
 from oar.analysis.arms import accuracy_of
 from oar.analysis.claims.claims import (
@@ -264,6 +265,34 @@ def test_overhead_is_the_ratio_of_medians(tmp_path: Path) -> None:
     assert (row["interval_over"], row["verdict"]) == ("steps and seeds", WITHIN)
     # Over seeds the ratios are 1.4, 1.4 and 1.54: their logarithms lie log(1.1) / 3 around their mean, and t is 4.303.
     assert row["high"] == pytest.approx(1.4 * np.exp(np.log(1.1) / 3 * (1 + 4.3027)), abs=1e-3)
+
+
+def test_overhead_is_of_one_machine_at_a_time(tmp_path: Path) -> None:
+    """Two seeds on a slow machine and one on a fast one: pooled medians would be of two machines."""
+    folders = []
+    for seed, second in enumerate((20.0, 20.0, 1.0)):
+        folders.append(make_run(tmp_path, "grpo", seed, {"a": [1.0]}, seconds=[second, second, second * 0.1]))
+        folders.append(make_run(tmp_path, "oar_g", seed, {"a": [1.0]}, seconds=[second * 1.3] * 3))
+    row = judged(claim("overhead", "oar_g", "grpo", target=(1.0, inf)), *folders)
+    assert row["value"] == pytest.approx(1.3)
+    assert row["high"] < 15
+    for folder in folders[1::2]:
+        record = folder / "evaluation.json"
+        record.write_text(record.read_text().replace("toy CPU", "another CPU"))
+    row = judged(claim("overhead", "oar_g", "grpo", target=(1.0, inf)), *folders)
+    assert (row["verdict"], row["reason"][:32]) == (NOT_RUN, "needs runs of one seed on one ma")
+
+
+def test_a_control_is_not_the_method(tmp_path: Path) -> None:
+    folders = pair(tmp_path, {"a": [0.5]}, {"a": [0.75]})
+    control = make_run(tmp_path / "control", "oar_p", 0, {"a": [1.0]})
+    config = OmegaConf.load(control / "config.yaml")
+    OmegaConf.update(config, "method.control", "shuffled", force_add=True)
+    OmegaConf.save(config, control / "config.yaml")
+    row = judged(claim("difference", "oar_p", "grpo"), *folders, control, metric="avg@k")
+    assert row["value"] == 25.0
+    row = judged(claim("difference", "oar_p", "grpo"), folders[0], control)
+    assert (row["verdict"], row["reason"][:10]) == (NOT_RUN, "needs runs")
 
 
 def falling(step: int, steps: int = 40) -> list[float]:

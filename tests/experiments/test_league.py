@@ -14,6 +14,7 @@ from experiments.league.table import COLUMNS, REGIMES, by_ways, league_table, re
 from experiments.signals.__main__ import SignalsConfig
 from experiments.study.__main__ import StudyConfig
 from experiments.study.__main__ import plan as planned_study
+from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from tests.config.test_config import CONF, composed
 from tests.programs import run
@@ -50,7 +51,7 @@ def write_tables(folder: Path) -> dict[str, list[Path]]:
     return {
         "signals": [folder / "s.csv"],
         "gradients": [folder / "g.csv"],
-        "costs": [folder / "c.csv", folder / "no.csv"],
+        "costs": [folder / "c.csv"],
     }
 
 
@@ -93,8 +94,31 @@ def test_what_is_measured_here_takes_the_place_of_what_was_committed(tmp_path: P
 
 
 def test_nothing_measured_is_an_empty_league() -> None:
-    empty = read_tables({"signals": [], "gradients": [], "costs": [Path("no.csv")]})
+    empty = read_tables({"signals": [], "gradients": [], "costs": []})
     assert league_table([empty], model="base", batch=4).empty
+
+
+def test_of_two_files_the_last_one_counts_and_what_is_not_there_is_told(tmp_path: Path) -> None:
+    files = write_tables(tmp_path)
+    for name, was, now in (("signals", "0.8", "0.7"), ("gradients", ",4.0,2.0,", ",4.0,2.5,")):
+        again = tmp_path / f"again-{name}.csv"
+        again.write_text(files[name][0].read_text().replace(was, now))
+        files[name].append(again)
+    mine = league_table([read_tables(files)], model="base", batch=4).set_index("method").loc["mine"]
+    assert (mine["causal_auc"], mine["aligned_one"]) == (0.7, 2.5)
+    with pytest.raises(ConfigError, match=r"gradients were compared at, 4, 16, but is 5"):
+        league_table([read_tables(files)], model="base", batch=5)
+    with pytest.raises(DataError, match=r"files that are there, but .*no\.csv is not"):
+        read_tables({"costs": [tmp_path / "no.csv"]})
+    files["costs"][0].write_text("condition,arm\n")
+    with pytest.raises(DataError, match="but lacks rate, seed, reached, steps, seconds"):
+        read_tables(files)
+
+
+def test_a_signal_with_a_privileged_look_is_not_asked_of_sheets() -> None:
+    cfg = validated(composed("signal=rlsd", name="league"), LeagueConfig)
+    with initialize_config_dir(str(CONF), version_base=None):
+        assert list(programs(cfg, "rlsd")) == ["signals", "costs"]
 
 
 def test_the_programs_of_a_new_signal_can_run() -> None:

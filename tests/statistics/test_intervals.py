@@ -148,7 +148,11 @@ def test_medians_are_drawn_over_seeds_and_steps() -> None:
     slow = np.array([[[9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]])
     assert np.median(median_bootstrap(slow)) == 1.0
     by_seed = np.array([[[1.0], [5.0]], [[2.0], [10.0]]])
-    assert set(map(tuple, median_bootstrap(by_seed))) == {(1.0, 2.0), (5.0, 10.0)}
+    drawn = median_bootstrap(by_seed)  # one of the two seeds at a time
+    assert set(map(tuple, drawn.round(9))) == {(1.0, 2.0), (5.0, 10.0)}
+    # Two of three: a slow machine's ratio of 2 counts as much as a fast one's of 0.5.
+    drawn = median_bootstrap(np.array([[[1.0], [1.0], [40.0]], [[2.0], [2.0], [20.0]]]))
+    assert set((drawn[:, 1] / drawn[:, 0]).round(9)) == {2.0, 1.0, 0.5}
     with pytest.raises(DataError, match=r"\(arms, seeds, steps\)"):
         median_bootstrap(np.zeros((2, 3)))
 

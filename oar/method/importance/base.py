@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from oar.common.errors import DataError
+from oar.common.errors import MissingInputError
 from oar.method.batch import CompletionBatch
 from oar.method.forward.logprobs import Scores
 from oar.method.probes import Probe
@@ -68,87 +68,94 @@ class CreditInputs:
         return self.probe.model or self.model
 
     def known_advantages(self) -> Tensor:
-        """(B,), above 0 for completions that are to be drawn more often. Raises DataError where nobody has said them."""
+        """(B,), above 0 for completions that are to be drawn more often. Raises MissingInputError where nobody has said them."""
         if self.advantages is None:
-            raise DataError("This method needs the advantages of the completions, but was called without.")
+            raise MissingInputError("This method needs the advantages of the completions, but was called without.")
         return self.advantages
 
     def known_groups(self) -> Tensor:
-        """(B,) equal numbers for completions of one prompt. Raises DataError where nobody has said them."""
+        """(B,) equal numbers for completions of one prompt. Raises MissingInputError where nobody has said them."""
         if self.groups is None:
-            raise DataError("This method compares completions of one prompt, but was called without their groups.")
+            raise MissingInputError(
+                "This method compares completions of one prompt, but was called without their groups."
+            )
         return self.groups
 
     def known_rewards(self) -> Tensor:
-        """(B,) what the completions earned. Raises DataError where nobody has said it."""
+        """(B,) what the completions earned. Raises MissingInputError where nobody has said it."""
         if self.rewards is None:
-            raise DataError("This method needs the rewards of the completions, but was called without.")
+            raise MissingInputError("This method needs the rewards of the completions, but was called without.")
         return self.rewards
 
     def known_marks(self, name: str, otherwise: str) -> Tensor:
-        """(B, T), whether a token has that mark. Raises DataError, which ends with `otherwise`, where the task knows none."""
+        """(B, T), whether a token has that mark.
+
+        Raises MissingInputError, which ends with `otherwise`, where the task knows none.
+        """
         known = {name: marks for name, marks in self.marks.items() if marks.dtype == torch.bool}  # others are token ids
         if name not in known:
-            raise DataError(
+            raise MissingInputError(
                 f"The task must know the {name!r} tokens of its completions, but knows "
                 f"{', '.join(sorted(known)) or 'no marks'}: {otherwise}."
             )
         return known[name]
 
     def known_values(self) -> Tensor:
-        """(B, T) mean rewards of continuations. Raises DataError where none were drawn."""
+        """(B, T) mean rewards of continuations. Raises MissingInputError where none were drawn."""
         if self.values is None:
-            raise DataError(
+            raise MissingInputError(
                 "This method needs rewards of continuations, but none were drawn: a training run draws them."
             )
         return self.values
 
     def known_reference(self) -> PreTrainedModel:
-        """The frozen starting model. Raises DataError where nobody has loaded it."""
+        """The frozen starting model. Raises MissingInputError where nobody has loaded it."""
         if self.reference is None:
-            raise DataError("This method needs the starting model beside the policy, but was called without.")
+            raise MissingInputError("This method needs the starting model beside the policy, but was called without.")
         return self.reference
 
     def known_correct(self) -> Tensor:
-        """(B,) whether an answer is right. Raises DataError where nobody has said it."""
+        """(B,) whether an answer is right. Raises MissingInputError where nobody has said it."""
         if self.correct is None:
-            raise DataError("This method needs to know which completions are right, but was called without.")
+            raise MissingInputError("This method needs to know which completions are right, but was called without.")
         return self.correct
 
     def known_spellings(self) -> Tensor:
-        """(B, V, K) of the right answer. Raises DataError where nobody has said them."""
+        """(B, V, K) of the right answer. Raises MissingInputError where nobody has said them."""
         if self.spellings is None:
-            raise DataError(
+            raise MissingInputError(
                 "This method needs other spellings of the right answer, but was called without: train with it."
             )
         return self.spellings
 
     def known_process_rewards(self) -> Tensor:
-        """(B, T) of a reward model or head. Raises DataError where there is none."""
+        """(B, T) of a reward model or head. Raises MissingInputError where there is none."""
         if self.process_rewards is None:
-            raise DataError(
+            raise MissingInputError(
                 "This method trains a reward model or head beside the policy, but was called without: train with it."
             )
         return self.process_rewards
 
     def known_state_values(self) -> Tensor:
-        """(B, T) of a value head. Raises DataError where there is none."""
+        """(B, T) of a value head. Raises MissingInputError where there is none."""
         if self.state_values is None:
-            raise DataError("This method trains a value head beside the policy, but was called without: train with it.")
+            raise MissingInputError(
+                "This method trains a value head beside the policy, but was called without: train with it."
+            )
         return self.state_values
 
     def known_neutral_id(self) -> int:
-        """What counterfactual=text puts in a token's place. Raises DataError where nobody has said it."""
+        """What counterfactual=text puts in a token's place. Raises MissingInputError where nobody has said it."""
         if self.neutral_id is None:
-            raise DataError(
+            raise MissingInputError(
                 "counterfactual=text needs the token of its text, but was called without: choose another one."
             )
         return self.neutral_id
 
     def known_contexts(self) -> CompletionBatch:
-        """The batch, with its privileged prompts. Raises DataError where nobody has made any."""
+        """The batch, with its privileged prompts. Raises MissingInputError where nobody has made any."""
         if not self.batch.context_ids.shape[1]:
-            raise DataError(
+            raise MissingInputError(
                 "This method looks at completions with a privileged context, but was called without: train with it, or "
                 "check it alone."
             )
