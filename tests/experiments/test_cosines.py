@@ -119,6 +119,11 @@ def test_shares_of_signal_and_noise() -> None:
     assert value(table, "two", SIGNAL_SHARE, None)[0] == pytest.approx(0, abs=0.1)
     assert value(table, "one", NOISE_SHARE, None)[0] == pytest.approx(0.1, abs=0.01)
     assert value(table, "two", NOISE_SHARE, None)[0] == pytest.approx(0.9, abs=0.01)
+    # They are shares of what all classes have, whatever arm the others are held against.
+    other = signal_table(
+        gradients | {"half": gradients["one"] / 2}, reference="half", classes=["one", "two"], batches=[1], lr=1
+    )
+    assert value(other, "one", SIGNAL_SHARE, None) == pytest.approx(value(table, "one", SIGNAL_SHARE, None))
 
 
 def test_the_best_weights_by_class_leave_out_what_has_no_signal() -> None:
@@ -186,3 +191,7 @@ def test_what_alignment_foretold_by_hand() -> None:
     assert [(condition, arms) for condition, arms, _ in found] == [("easy", 4), ("hard", 4)]
     assert found[0][2] == pytest.approx(1)
     assert found[1][2] == pytest.approx(-0.2)  # ranks 1 2 3 4 against 2 3 4 1: 1 - 6 * 12 / 60
+    hidden = table.assign(value=table["value"].where(table["arm"] != "a"))  # by noise: three arms are left
+    assert foretold(hidden, costs, batch=4) == []
+    nobody = foretold(table, costs.assign(reached=False), batch=4)
+    assert [arms for _, arms, _ in nobody] == [4, 4]

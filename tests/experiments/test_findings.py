@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.findings import PAGE, TEMPLATE, findings
+from experiments.shared.committed import committed
 from experiments.shared.tables import Tables
 from oar.analysis.reports.page import fixed
 from oar.common.errors import DataError
@@ -218,3 +219,10 @@ def difference(folder: str, arm: str) -> float:
 def fidelity(signal: str, condition: str = "base") -> float:
     of = {"signal": signal, "condition": condition, "split": "all", "metric": "spearman"}
     return COMMITTED.number("fidelity/fidelity.csv", **of)
+
+
+def test_committed_results_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert committed("results/league/league.csv").is_file()
+    (tmp_path / "results").mkdir()
+    assert committed("results") == Path("results")  # one's own comes first

@@ -72,6 +72,9 @@ def test_every_token_is_of_one_class_and_causal_ones_are_the_tasks(drawn) -> Non
     assert "####" in said["end"]
     assert "=" not in said["words"]
     assert "hmm" not in said["words"]
+    unmarked = token_classes(replace(graded, marks={}), task)
+    assert not unmarked["causal"].any()
+    assert torch.equal(unmarked["end"], classes["end"])
 
 
 def test_the_classes_gradients_add_up_to_the_uniform_one(drawn) -> None:
