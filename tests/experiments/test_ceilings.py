@@ -160,6 +160,16 @@ def test_two_lucky_seeds_do_not_stand_before_three() -> None:
     assert found["practical"]["arm"] == "oar_g"
 
 
+def test_of_two_methods_alike_the_one_with_the_better_worst_seed_is_named() -> None:
+    steps = {"grpo": [90, 80, 70], "oar_p": [40, 50, 300], "oar_g": [60, 50, 40], "oracle_causal": [30, 30, 30]}
+    rows = [
+        ("one", arm, 1e-3, seed, True, of, 0, 0.0) for arm, by_seed in steps.items() for seed, of in enumerate(by_seed)
+    ]
+    found = fastest(costs_of(rows), KINDS | {"oar_g": "method"}, "grpo")["one"]["practical"]
+    assert found is not None
+    assert found["arm"] == "oar_g"
+
+
 def test_a_method_that_fails_under_a_seed_stands_behind_one_that_does_not() -> None:
     """As in `all`, where the lowest median is of a method that unlearns under some seeds."""
     steps = {
