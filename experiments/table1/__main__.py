@@ -15,12 +15,14 @@ from experiments.table1.page import write_table1
 from oar.analysis.claims.claims import NOT_RUN
 from oar.analysis.claims.page import read_ledger
 from oar.analysis.reports.methods import BASE, GRPO
+from oar.analysis.reports.page import with_error
 from oar.command_line.entry import entry
 from oar.command_line.overrides import options_of, overrides_of_runs, quoted
 from oar.config import Table1Config, validated
 from oar.config.composed import composed_run
 from oar.evaluation.evaluate import METRICS
 from oar.launch.pool import Job, joint_provenance, run_missing
+from oar.statistics.intervals import mean_and_standard_error
 
 SHUFFLED = "_shuffled"
 TABLE_SAYS = {
@@ -51,13 +53,19 @@ def overview(folder: Path) -> str:
     """Of a finished table what fits a screen: means over seeds of one metric, and the verdicts."""
     scores, claims = pd.read_csv(folder / "table1.csv"), read_ledger(folder / "claims.csv")
     metric = min(scores["metric"], key=list(METRICS).index)
-    means = scores[scores["metric"] == metric].pivot_table("value", "method", "benchmark", sort=False).round(1)
+    rows = scores[scores["metric"] == metric]
+    means = rows.pivot_table("value", "method", "benchmark", aggfunc=mean_over_seeds, sort=False)
     tested = claims.loc[claims["verdict"] != NOT_RUN, ["paper_claim", "metric", "verdict"]]
     verdicts = tested.to_string(index=False, header=False) if len(tested) else "none"
     return (
         f"{metric}, percent, mean over seeds:\n{means.rename_axis(index=None, columns=None).to_string()}\n\n"
         f"Claims of the paper that these runs can test:\n{verdicts}\n"
     )
+
+
+def mean_over_seeds(values: "pd.Series[float]") -> str:
+    """As table1.md has it."""
+    return with_error(mean_and_standard_error(values)[0], None)
 
 
 def plan(cfg: Table1Config, typed: Sequence[str], folder: Path) -> list[Job]:

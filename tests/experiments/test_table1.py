@@ -104,6 +104,14 @@ def test_a_screen_shows_the_means_and_the_verdicts(out: Path) -> None:
     assert any("OAR-P > GRPO" in line and "too few seeds to tell" in line for line in lines)
 
 
+def test_a_screen_rounds_as_the_page_does(tmp_path: Path) -> None:
+    """50.45 is a little more in binary; times ten it is half to even."""
+    cells = [make_cell(tmp_path, "base", 0, 50.45, 20), make_cell(tmp_path, "grpo", 0, 50, 30, 2.0)]
+    text = write(cells, tmp_path / "out")
+    assert tables(text)[0]["Base model"]["words1"] == "50.5, n=1"
+    assert ["base", "50.5", "20.0", "35.2"] in [line.split() for line in overview(tmp_path / "out").splitlines()]
+
+
 def test_means_errors_and_differences_by_hand(text: str) -> None:
     assert text.count("Problems: words1 200, words2 100.") == 2
     sampled, greedy = tables(text)[:2]
