@@ -26,6 +26,7 @@ from oar.learner.credit import Method
 from oar.method.importance import needs_continuations
 from oar.method.importance.base import context_of
 
+TEMPLATE = Path(__file__).with_name("page.md.j2")
 FILES = {"signals": "method_signals.csv", "gradients": "sheet_gradients.csv", "costs": "steps.csv"}
 EXACT, TARGET = "oar_p", "oracle_signed"  # what signals are held against, and whose gradients are exact
 
@@ -67,7 +68,7 @@ def main(config: DictConfig) -> None:
     several, one = by_ways(table)
     page = write_page(
         folder / "league.md",
-        Path(__file__).with_name("page.md.j2"),
+        TEMPLATE,
         collect_provenance(asdict(cfg), started=started, git=git),
         groups={
             "Looked at in several ways": several.to_dict("records"),

@@ -1,5 +1,6 @@
 """The league: its lines by hand, the programs that measure a new one, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ from hydra import initialize_config_dir
 
 from experiments.gradient_signal.__main__ import GradientSignalConfig
 from experiments.gradient_signal.__main__ import planned as planned_gradients
-from experiments.league.__main__ import LeagueConfig, programs, text
+from experiments.league.__main__ import TEMPLATE, LeagueConfig, programs, text
 from experiments.league.table import COLUMNS, REGIMES, by_ways, league_table, read_tables
 from experiments.signals.__main__ import SignalsConfig
 from experiments.study.__main__ import StudyConfig
 from experiments.study.__main__ import plan as planned_study
+from oar.analysis.reports.page import rendered
 from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from tests.config.test_config import CONF, composed
@@ -145,6 +147,14 @@ def test_the_programs_of_a_new_signal_can_run() -> None:
         jobs = planned_study(study)
     assert len(jobs) == len(REGIMES) * 2 * 2
     assert {(job.arm, job.settings.learner.steps) for job in jobs} == {("grpo", 40), ("oar_gn", 300)}
+
+
+def test_a_page_says_how_little_a_signal_was_trained_here() -> None:
+    cfg = validated(composed("signal=oar_gn", "seeds=2", name="league"), LeagueConfig)
+    given = {"groups": {}, "regimes": REGIMES, "provenance": {"command": "x"}, "follows": ""}
+    told = "trained here at one rate, 0.0003, under 2 seeds, for at most 300 steps"
+    assert f"`oar_gn` was\n{told}" in rendered(TEMPLATE, league=cfg, **given)
+    assert "trained here" not in rendered(TEMPLATE, league=replace(cfg, signal=None), **given)
 
 
 def test_text_as_hydra_reads_it() -> None:
