@@ -65,4 +65,6 @@ def entry(main: Callable[[DictConfig], None]) -> Callable[..., None]:
 def _sentence(name: str, typed: Namespace, error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, HydraException):  # a missing choice is both
         return f"{error.filename} cannot be made or written ({error.strerror}): choose another output_dir."
+    if typed.config_dir and not Path(typed.config_dir).is_dir():  # or its choices would be told as the mistake
+        return f"--config-dir must be a folder, but {typed.config_dir} is none: correct its path."
     return mistake(name, typed.overrides, error, multirun=typed.multirun)

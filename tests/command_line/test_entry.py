@@ -68,6 +68,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         ("=oar_g", "'=oar_g' is no override: type KEY=VALUE."),
         ("output_dir=${nowhere}", "nowhere"),
         ("--resolve", "--cfg"),
+        ("method=mine --config-dir nowhere", "--config-dir must be a folder, but nowhere is none"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: str, said: str, run: Program) -> None:
