@@ -18,7 +18,7 @@ from oar.common.files import shown, write_text_atomic
 from oar.common.processes import ChildProcess
 from oar.config import EvaluateConfig, ModelConfig, RolloutConfig, SyncConfig, TrainConfig, build
 from oar.launch.start_model import model_folder, refuse_missing_model
-from oar.learner.checkpoint import resumable_checkpoint
+from oar.learner.checkpoint import CHECKPOINTS, resumable_checkpoint
 from oar.learner.credit import Method
 from oar.learner.launch import learner_command
 from oar.learner.recovery import ENGINE_LOST
@@ -29,7 +29,7 @@ from oar.rollout.server.engine import EngineOptions, VllmEngine, telling_lines
 from oar.rollout.server.fleet import KeptFleet, VllmFleet, gpus_of_servers
 from oar.rollout.sync import refuse_without_gpu
 from oar.rollout.sync.checkpoint import clear, transfer_folder, transfer_folders
-from oar.runs.tracking import check_tracking
+from oar.runs.tracking import METRICS, check_tracking
 from oar.tasks.data.sources import DatasetSource, load_benchmarks, refuse_contaminated, refuse_unreadable
 from oar.tasks.reward_terms import RewardTerms
 from oar.tasks.template import load_template
@@ -52,8 +52,9 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
     Method.built(cfg)
     RewardTerms.built(cfg.reward, cfg.allow_targets)
     source = build("data.source", cfg.data.source, cfg.allow_targets)
-    if cfg.resume == "never" and ((folder / "metrics.jsonl").exists() or (folder / "checkpoints").exists()):
+    if cfg.resume == "never" and ((folder / METRICS).exists() or (folder / CHECKPOINTS).exists()):
         raise ConfigError(f"{folder} already holds a run: continue it with resume=auto, or choose another output_dir.")
+    refuse_other_files(folder)
     resumable_checkpoint(folder, cfg)
     if cfg.template is not None:
         load_template(cfg.template)
@@ -118,6 +119,16 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
                 " from the last checkpoint with resume=auto."
             )
         return 1 if code is None else code
+
+
+def refuse_other_files(folder: Path) -> None:
+    """Raises ConfigError where the folder holds files but no run; hidden ones and logs, which may come first, do not count."""
+    held = sorted(path.name for path in folder.glob("[!.]*") if path.name != "log.txt" and path.suffix != ".log")
+    if held and not {"config.yaml", METRICS, CHECKPOINTS} & {*held}:
+        raise ConfigError(
+            f"output_dir must be a new folder, an empty one or that of a run, but {folder} holds {held[0]} and no run: choose "
+            "another output_dir."
+        )
 
 
 def refuse_silent_servers(rollout: RolloutConfig) -> None:

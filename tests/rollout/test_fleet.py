@@ -15,7 +15,7 @@ import pytest
 from oar.common.errors import ConfigError, EngineError
 from oar.config import TrainConfig, validated
 from oar.launch.pool import Job, run_missing
-from oar.launch.supervisor import engine_options, one_engine, server_options, train
+from oar.launch.supervisor import engine_options, one_engine, refuse_other_files, server_options, train
 from oar.rollout.access import TOKEN_VARIABLE
 from oar.rollout.client.servers import engine_at
 from oar.rollout.client.vllm import UNKNOWN_VERSION
@@ -284,6 +284,26 @@ def test_a_run_that_needs_a_gpu_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=f"sync={way} carries weights from GPU memory"):
         train(validated(composed(f"sync={way}"), TrainConfig), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("resume", ["never", "auto"])
+def test_a_folder_of_other_files_is_refused(tmp_path: Path, resume: str) -> None:
+    (tmp_path / "README.md").touch()
+    told = r"output_dir must be a new folder, an empty one or that of a run, but .* holds README\.md and no run"
+    with pytest.raises(ConfigError, match=told):
+        train(validated(composed(f"resume={resume}"), TrainConfig), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_a_folder_without_other_files_or_of_a_run_is_not_refused(tmp_path: Path) -> None:
+    refuse_other_files(tmp_path / "new")
+    (tmp_path / ".hydra").mkdir()
+    for name in (".lock", "train.log", "log.txt"):  # of a run that was killed as it began, Hydra and the pool of runs
+        (tmp_path / name).touch()
+    refuse_other_files(tmp_path)
+    for name in ("config.yaml", "engine.log", "samples.jsonl"):
+        (tmp_path / name).touch()
+    refuse_other_files(tmp_path)
 
 
 @pytest.mark.parametrize("profile", ["paper", "single_gpu"])
