@@ -90,7 +90,10 @@ def read_steps(folder: Path) -> dict[int, list[Sample]]:
     """By step the completions that the run in `folder` kept. Raises DataError as `read_samples`."""
     path = folder / SAMPLES
     if not path.exists():
-        raise DataError(f"{folder} must be the folder of a run that keeps samples, but has no {SAMPLES}: change run.")
+        raise DataError(
+            f"{folder} must be the folder of a run that keeps samples, but has no {SAMPLES}: change run, or train one with "
+            "tracking.samples_every not above its learner.steps."
+        )
     found: dict[int, list[Sample]] = {}
     *lines, _ = path.read_text(encoding="utf-8").split("\n")  # what follows the last newline is still being written
     for number, line in enumerate(lines, start=1):
