@@ -121,7 +121,7 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
         shown=shown,
         drawn=drawn,
         fastest=first,
-        added=added([one["command"] for one in (*about.get("beside", []), provenance)]),
+        added=added([one["command"] for one in (*about.get("beside", []), provenance)], about["overrides"]),
         pairs=seed_by_seed(costs, about["kinds"], about["reference"]),
         at_rates=rates_tables(at_rates, about["reference"]),
         explained=told,
@@ -131,10 +131,11 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
     )
 
 
-def added(commands: Sequence[str]) -> dict[str, int]:
-    """What commands of this study add for their runs, by how many do: a page's own overrides are only those of all runs."""
+def added(commands: Sequence[str], overrides: Sequence[str]) -> dict[str, int]:
+    """What commands of this study add for their runs to the `overrides` of all runs, by how many do."""
     typed = [[one for one in shlex.split(text) if re.match(r"(?!arms_of)[a-z_]+\.[^=]*=", one)] for text in commands]
-    return dict(Counter(" ".join(one) for one in typed if one))
+    more = [" ".join(one for one in own if one not in overrides) for own in typed]
+    return dict(Counter(filter(None, more)))
 
 
 def arms_in_order(about: Mapping[str, Any]) -> list[str]:

@@ -56,10 +56,9 @@ def test_the_map_has_regimes_of_five_seeds_and_arms_of_three_of_these() -> None:
 def test_what_commands_add_for_their_runs() -> None:
     plain = "python -m experiments.study experiment=ceilings 'only=[one]' 'arms_of.one=[grpo]' output_dir=a/b.c"
     longer = f"{plain} learner.steps=400"
-    assert added([plain, longer, longer, f"{plain} 'model.dtype=bfloat16' learner.steps=9"]) == {
-        "learner.steps=400": 2,
-        "model.dtype=bfloat16 learner.steps=9": 1,
-    }
+    commands = [plain, longer, longer, f"{plain} 'model.dtype=bfloat16' learner.steps=9"]
+    assert added(commands, []) == {"learner.steps=400": 2, "model.dtype=bfloat16 learner.steps=9": 1}
+    assert added(commands, ["learner.steps=400"]) == {"model.dtype=bfloat16 learner.steps=9": 1}
 
 
 def test_the_page_and_the_same_page_again(tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ def test_a_folder_without_a_page_is_told_before_the_runs(tmp_path: Path) -> None
     assert not (tmp_path / "work").exists()
 
 
+def test_a_first_look_is_not_promised_conclusions_of_its_own() -> None:
+    assert "(what came of it stands in results/ceilings under *What follows*)" in study().ran
+
+
 def test_every_arm_of_a_condition_is_run_at_every_rate() -> None:
     arms = "arms_of={one: [grpo, oar_p], share: [grpo], all: [oracle_signed]}"
     cfg = study(arms, "rates=[1e-3, 1e-4]", "only=[one, share, all]")
