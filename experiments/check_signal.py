@@ -61,7 +61,7 @@ def main(config: DictConfig) -> None:
             broken.append(what)
     found = {} if broken else what_it_finds(estimator, subject)
     for name, value in found.items():
-        table.add_row(f"{value:.2f}", name.replace("_", " "), "")
+        table.add_row(shown(value), name.replace("_", " "), "")
     Console(width=150).print(table)
     print(json.dumps({"method": cfg.method.name, "broken": broken, **found}))
     sys.exit(1 if broken else 0)
@@ -184,7 +184,7 @@ CONTRACT = {
 
 
 def what_it_finds(estimator: CreditSignal, subject: Subject) -> dict[str, float]:
-    """Means over completions; seconds of the signal over those of the forward that scores."""
+    """Means over completions; the cost is the signal's seconds over those of the forward that scores."""
     inputs, masks = subject.asked(estimator), subject.masks
     seconds, found = timed(lambda: estimator(inputs))
     forward, _ = timed(lambda: score_completions(inputs.model, inputs.batch, temperature=1.0).logprobs)
@@ -196,8 +196,13 @@ def what_it_finds(estimator: CreditSignal, subject: Subject) -> dict[str, float]
             recall_at_truth(*pair) for pair in zip(signal, subject.truth.causal, strict=True)
         ),
         "share_of_causal_tokens": mean(causal.mean() for causal in subject.truth.causal),
-        "seconds_per_scoring_forward": seconds / forward,
+        "cost_in_scoring_forwards": seconds / forward,
     }
+
+
+def shown(value: float) -> str:
+    """Two significant digits: a signal may cost hundreds of forwards, or next to nothing."""
+    return np.format_float_positional(value, precision=2, unique=False, fractional=False, trim="-")
 
 
 def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:

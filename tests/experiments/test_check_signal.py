@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from hydra import initialize_config_dir
 from torch import Tensor
 
-from experiments.check_signal import CONTRACT, complaint
+from experiments.check_signal import CONTRACT, complaint, shown
+from experiments.shared.credited import planned_arms
+from oar.command_line.overrides import CONF
 from oar.common.errors import ConfigError
 from oar.integrations.methods import estimator_named
 from oar.method.importance import (
@@ -174,6 +178,26 @@ def test_the_page_works_as_it_stands(own_files: Path) -> None:
     answer = json.loads(done.stdout.splitlines()[-1])
     assert (answer["method"], answer["broken"]) == ("entropy_change", [])
     assert 0 < answer["recall_of_causal_tokens"] < 1
+    assert re.search(
+        rf"^{re.escape(shown(answer['cost_in_scoring_forwards']))} +cost in scoring forwards", done.stdout, re.MULTILINE
+    )
+
+
+def test_two_digits_are_shown() -> None:
+    assert [shown(value) for value in (0.00423, 0.456, 1.0, 123.4)] == ["0.0042", "0.46", "1", "120"]
+
+
+@pytest.mark.parametrize("page", ["OWN_SIGNAL.md", "SWEEPS.md"])
+def test_an_arm_of_a_page_is_planned(page: str, own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(own_files)
+    lines = [line for line in (ROOT / "docs" / page).read_text().splitlines() if "+arms.mine=" in line]
+    assert lines
+    with initialize_config_dir(str(CONF), version_base=None):
+        for line in lines:
+            (how,) = re.findall(r"\+arms\.mine=(\[.*?'\])", line)
+            arms = planned_arms({"mine": yaml.safe_load(how)}, [f"hydra.searchpath=[file://{own_files / 'my_conf'}]"])
+            assert arms["mine"].method.name == "entropy_change"
+            assert "--config-dir my_conf" in line
 
 
 def test_the_page_plans(own_files: Path) -> None:
