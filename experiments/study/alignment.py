@@ -101,7 +101,7 @@ def explained(arms: pd.DataFrame) -> dict[str, tuple[int, float]]:
 def draw_alignment(arms: pd.DataFrame, path: Path) -> None:
     """Of `aligned_arms` a panel per condition with several arms: steps over alignment, a mark per arm."""
     shown = {str(name): own for name, own in arms.groupby("condition", sort=False) if len(own) > 1}
-    looks = looks_of(list(arms["arm"].unique()))
+    looks, least = looks_of(list(arms["arm"].unique())), min(0.0, float(arms[ALIGNMENT].min()))
     with picture(path, height=2 + 3 * math.ceil(len(shown) / COLUMNS)) as figure:
         axes = panels(figure, [f"{condition}: steps" for condition in shown], COLUMNS)
         for one, own in zip(axes, shown.values(), strict=True):
@@ -110,5 +110,5 @@ def draw_alignment(arms: pd.DataFrame, path: Path) -> None:
                 one.plot(row[ALIGNMENT], row["steps"], linestyle="", markersize=8, label=look.label, **style(look))
             one.set_xlabel("alignment")
             one.margins(y=0.1)  # else the highest mark is cut
-            one.set(xlim=(-0.05, 1.05), ylim=(0, None))
+            one.set(xlim=(least - 0.05, 1.05), ylim=(0, None))
         legend_below(figure, series_of(axes, looks))

@@ -2,12 +2,16 @@
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from experiments.study.alignment import (
@@ -19,6 +23,7 @@ from experiments.study.alignment import (
     explained,
     step_alignment,
 )
+from oar.analysis.reports.figures import picture
 from oar.learner.samples import Sample
 from oar.runs.folder import Run
 from oar.runs.tracking import SAMPLES
@@ -142,3 +147,26 @@ def test_arms_are_taken_at_their_best_rate_and_ranked(tmp_path: Path) -> None:
     assert explained(arms.reset_index()) == {"one": (4, pytest.approx(0.8))}  # the oracle and OAR-P change places
     draw_alignment(arms.reset_index(), tmp_path / "alignment.png")
     assert (tmp_path / "alignment.png").stat().st_size > 1000
+
+
+def test_no_mark_lies_outside_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights on other tokens may push the wrong way."""
+    seen = []
+
+    @contextmanager
+    def watched(path: Path, **how: Any) -> Iterator[Figure]:
+        with picture(path, **how) as figure:
+            yield figure
+            seen.extend((axes.get_xlim(), axes.get_ylim()) for axes in figure.axes)
+
+    monkeypatch.setattr("experiments.study.alignment.picture", watched)
+    rows = [
+        ("all", "grpo", 0.01, 220, 5),
+        ("all", "oar_s_shuffled", -0.6, 150, 5),
+        ("all", "oracle_signed", 0.99, 30, 5),
+    ]
+    draw_alignment(pd.DataFrame(rows, columns=["condition", "arm", ALIGNMENT, "steps", "seeds"]), tmp_path / "all.png")
+    (((left, right), (_, top)),) = seen
+    assert left < -0.6
+    assert right > 0.99
+    assert top > 220
