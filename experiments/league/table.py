@@ -23,11 +23,11 @@ SECONDS = "seconds_ratio"
 WAYS = ([*OF_TOKENS], [f"aligned_{one}" for one in REGIMES], [f"steps_{one}" for one in REGIMES])  # to look at a signal
 COLUMNS = ["method", *(column for way in WAYS for column in way), SECONDS]
 ARM = {"signals": "signal", "gradients": "arm", "costs": "arm"}  # by table the column with the method
-PACE = "pace"  # of `_with_pace`
+PACE = "pace"  # what `_with_pace` adds to costs
 KNOWN = {  # by table the columns that are read
     "signals": ["model", "split", "signal", "metric", "value"],
     "gradients": ["arm", "metric", "batch", "value", "condition"],
-    "costs": ["condition", "arm", "rate", "seed", "reached", "steps", PACE],
+    "costs": ["condition", "arm", "rate", "seed", "reached", "steps", "seconds"],
 }
 Tables = Mapping[str, pd.DataFrame]
 
@@ -39,11 +39,9 @@ def read_tables(files: Mapping[str, Sequence[Path]], *, but: str | None = None, 
     """
     found = {}
     for name, columns in KNOWN.items():
-        parts = [pd.DataFrame(columns=columns)]
-        for file in files.get(name, ()):
-            read = _read(file, [one for one in columns if one != PACE] + (["seconds"] if PACE in columns else []))
-            parts.append((_with_pace(read) if name == "costs" else read)[columns])
-        rows = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+        read = [_read(file, columns) for file in files.get(name, ())]
+        parts = [_with_pace(part) if name == "costs" else part for part in read if len(part)]
+        rows = pd.concat(parts or [pd.DataFrame(columns=[*columns, PACE])], ignore_index=True)
         if but is not None:
             rows = rows[rows[ARM[name]] != but]
         found[name] = rows if only is None else rows[rows[ARM[name]] == only]
@@ -56,7 +54,7 @@ def _read(file: Path, columns: list[str]) -> pd.DataFrame:
     read = pd.read_csv(file)
     if missing := [column for column in columns if column not in read]:
         raise DataError(f"{file} must have the columns {', '.join(columns)}, but lacks {', '.join(missing)}.")
-    return read
+    return read[columns]
 
 
 def by_ways(league: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -73,7 +71,7 @@ def _with_pace(costs: pd.DataFrame) -> pd.DataFrame:
     """
     seconds, beside = costs["seconds"] / costs["steps"], [costs[key] for key in ("condition", "rate", "seed")]
     of_reference = seconds.where(costs["arm"] == REFERENCE).groupby(beside).transform("median")
-    return costs.assign(pace=seconds / of_reference)
+    return costs.assign(**{PACE: seconds / of_reference})
 
 
 def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.DataFrame:
@@ -91,7 +89,7 @@ def league_table(tables: Sequence[Tables], *, model: str, batch: int) -> pd.Data
         measured = ", ".join(f"{one:g}" for one in sorted(set(gradients["batch"].dropna())))
         raise ConfigError(f"batch must be one that gradients were compared at, {measured}, but is {batch}.")
     towards = _last(aligned, ["arm", "condition"])
-    steps, pace = median_steps(costs), costs.groupby("arm")["pace"].median()
+    steps, pace = median_steps(costs), costs.groupby("arm")[PACE].median()
     names = {*costs["arm"], *aligned["arm"], *signals.loc[signals["model"] == model, "signal"]}
     rows = [
         [

@@ -54,7 +54,7 @@ def overview(folder: Path) -> str:
     scores, claims = pd.read_csv(folder / "table1.csv"), read_ledger(folder / "claims.csv")
     metric = min(scores["metric"], key=list(METRICS).index)
     rows = scores[scores["metric"] == metric]
-    means = rows.pivot_table("value", "method", "benchmark", aggfunc=mean_over_seeds, sort=False)
+    means = rows.pivot_table("value", "method", "benchmark", aggfunc=_mean_over_seeds, sort=False)
     tested = claims.loc[claims["verdict"] != NOT_RUN, ["paper_claim", "metric", "verdict"]]
     verdicts = tested.to_string(index=False, header=False) if len(tested) else "none"
     return (
@@ -63,7 +63,7 @@ def overview(folder: Path) -> str:
     )
 
 
-def mean_over_seeds(values: "pd.Series[float]") -> str:
+def _mean_over_seeds(values: "pd.Series[float]") -> str:
     """As table1.md has it."""
     return with_error(mean_and_standard_error(values)[0], None)
 

@@ -124,7 +124,7 @@ def train(cfg: TrainConfig, folder: Path, reused: KeptFleet | None = None) -> in
 def refuse_other_files(folder: Path) -> None:
     """Raises ConfigError where the folder holds files but no run; hidden ones and logs, which may come first, do not count."""
     held = sorted(path.name for path in folder.glob("[!.]*") if path.name != "log.txt" and path.suffix != ".log")
-    if held and not {"config.yaml", METRICS, CHECKPOINTS} & {*held}:
+    if held and not {"config.yaml", METRICS, CHECKPOINTS} & set(held):
         raise ConfigError(
             f"output_dir must be a new folder, an empty one or that of a run, but {folder} holds {held[0]} and no run: choose "
             "another output_dir."

@@ -172,3 +172,8 @@ def generated(made: Any) -> dict[str, torch.Tensor]:
 def dataset_row(problem: Problem) -> dict[str, str]:
     """Of the data set."""
     return {"prompt": problem.question, "answer": problem.answer, "solution": problem.solution}
+
+
+def metrics(made: Any) -> dict[str, float]:
+    """What a trainer last noted, by name."""
+    return {name: values[-1] for name, values in made._metrics["train"].items()}
