@@ -9,5 +9,5 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "constant")
 RATIO_LEVELS = ("token", "sequence")
 CONTEXTS = ("answer", "solution", "peer", "feedback")  # what a privileged prompt shows
 TEACHERS = ("live", "start", "synced", "averaged")  # of method.teacher.kind
-CONTROLS = ("none", "shuffled", "position")  # of method.control
+CONTROLS = ("none", "shuffled", "position", "even")  # of method.control
 CUTS = ("steps", "low_probability")  # of method.continuations

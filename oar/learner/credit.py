@@ -150,8 +150,10 @@ def _refuse_without_effect(cfg: TrainConfig, method: Method) -> None:
     how, signal = cfg.method, method.signal
     without_advantages = reads_rewards(signal) or isinstance(signal, NoPolicyLoss)
     identity = 0 if how.generic is None else how.generic.identity
+    # Of weights whose mean is 1 nothing is left when they are spread evenly.
+    spread = how.control == "even" and (gives(signal) == "importance" or how.preserve_mass)
     idle = {
-        "control": ("none", how.control != "none" and isinstance(signal, UniformImportance | NoPolicyLoss)),
+        "control": ("none", spread or (how.control != "none" and isinstance(signal, UniformImportance | NoPolicyLoss))),
         "times_surprisal": ("false", how.times_surprisal and gives(signal) != "importance"),
         "preserve_mass": ("false", how.preserve_mass and gives(signal) != "weights"),
         "decoupled_rewards": ("false", how.decoupled_rewards and without_advantages),

@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oar.method.control import by_position, controlled, shuffled
+from oar.method.control import PARTS, by_parts, controlled, shuffled
+from oar.names import CONTROLS
 from tests.method.test_credit import OAR_P, assigned
 from tests.models import random_batch
 
@@ -25,14 +26,16 @@ def test_shuffled_keeps_each_rows_values(seed: int, counts: list[int]) -> None:
     assert (found[~mask] == 0).all()
 
 
-@given(st.integers(0, 99), st.lists(st.integers(1, 40), min_size=1, max_size=5))
-def test_by_position_keeps_the_sum_and_the_profile(seed: int, counts: list[int]) -> None:
+@given(
+    st.integers(0, 99), st.lists(st.integers(1, 40), min_size=1, max_size=5), st.sampled_from(sorted(PARTS.values()))
+)
+def test_by_parts_keeps_the_sum_and_the_profile(seed: int, counts: list[int], parts: int) -> None:
     values, mask = ragged(seed, counts)
-    found = by_position(values, mask)
+    found = by_parts(values, mask, parts)
     for row, count in enumerate(counts):
         expected = []
-        for part in range(10):
-            inside = [at for at in range(count) if at * 10 // count == part]
+        for part in range(parts):
+            inside = [at for at in range(count) if at * parts // count == part]
             expected += [float(values[row, inside].mean())] * len(inside)
         torch.testing.assert_close(found[row, :count], torch.tensor(expected))
     torch.testing.assert_close(found.sum(dim=1), (values * mask).sum(dim=1))
@@ -40,7 +43,7 @@ def test_by_position_keeps_the_sum_and_the_profile(seed: int, counts: list[int])
 
 def test_what_is_outside_the_mask_stays() -> None:
     values, mask = ragged(0, [3, 5])
-    for control in ("none", "shuffled", "position"):
+    for control in CONTROLS:
         assert torch.equal(controlled(values, mask, control, range(2))[~mask], values[~mask])
     assert controlled(values, mask, "none", range(2)) is values
 
