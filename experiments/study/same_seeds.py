@@ -43,7 +43,7 @@ def runs_at_rates(costs: pd.DataFrame, reference: str) -> pd.DataFrame:
 
     Of a condition these are the rates at which the reference was run under MANY_SEEDS, or, where fewer than two are, under
     ENOUGH_SEEDS, and the seeds that it was run under at all of them; it has no row with fewer than ENOUGH_SEEDS such seeds or one
-    such rate. An arm has the rates at which it was run under all these seeds; with one such rate it has no row.
+    such rate. An arm has the rates at which it was run under all these seeds, and no row without any.
     """
     parts = []
     for _, own in costs.groupby("condition", sort=False):
@@ -54,8 +54,7 @@ def runs_at_rates(costs: pd.DataFrame, reference: str) -> pd.DataFrame:
         if len(seeds) < ENOUGH_SEEDS:
             continue
         runs = own[own["seed"].isin(seeds) & own["rate"].isin(seeds_at.index)]
-        runs = runs[runs.groupby(["arm", "rate"])["seed"].transform("size") == len(seeds)]
-        parts.append(runs[runs.groupby("arm")["rate"].transform("nunique") > 1])
+        parts.append(runs[runs.groupby(["arm", "rate"])["seed"].transform("size") == len(seeds)])
     return pd.concat(parts) if parts else costs.head(0)
 
 

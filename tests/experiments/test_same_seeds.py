@@ -41,6 +41,7 @@ def test_several_rates_are_compared_under_the_seeds_that_all_of_them_have() -> N
         *at_rates("oar_p", 1e-4, {1: 30, 2: 20, 3: 90}),
         *at_rates("oar_p", 3e-4, {1: 60, 2: 50, 3: 60, 5: 10, 6: 10}),
         *at_rates("oar_p_shuffled", 3e-4, {1: 80, 2: 80, 3: 80}),  # one rate
+        *at_rates("oracle_unsigned", 3e-4, {1: 10, 2: 10}),  # seed 3 is missing
         *at_rates("oracle_causal", 1e-4, {1: 10, 2: 10}),  # seed 3 is missing
         *at_rates("oracle_causal", 3e-4, {1: 10, 2: 10, 3: 10}),
         *at_rates("grpo", 3e-4, {1: 40, 2: 50, 3: 60}, "share"),  # one rate
@@ -58,6 +59,8 @@ def test_several_rates_are_compared_under_the_seeds_that_all_of_them_have() -> N
                 },
                 # seed 1: 30 before 40; seed 2: 20 before 50; seed 3: 90, reached, before never
                 "oar_p": {"steps": {1e-4: "30 [20, 90]", 3e-4: "60 [50, 60]"}, "best": 1e-4, "sides": "3 : 0 of 3"},
+                "oar_p_shuffled": {"steps": {3e-4: "80 [80, 80]"}, "best": 3e-4, "sides": "1 : 2 of 3"},
+                "oracle_causal": {"steps": {3e-4: "10 [10, 10]"}, "best": 3e-4, "sides": "3 : 0 of 3"},
             },
         }
     }
