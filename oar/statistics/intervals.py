@@ -5,7 +5,7 @@ Pure numpy; nothing here knows where a score came from.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import inf
 
 import numpy as np
@@ -233,7 +233,7 @@ def student_p(values: ArrayLike) -> float:
     return float(1 - np.interp(np.arctan(abs(mean) / error / np.sqrt(freedom)), angle, below))
 
 
-@cache
+@lru_cache(maxsize=8)  # 3 MB each: of as many degrees as a search for seeds asks for they would fill the memory
 def _student(freedom: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Angles (N,) and the probability (N,) that |t| = sqrt(freedom) tan(angle) stays below.
 

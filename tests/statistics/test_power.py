@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,17 @@ def test_few_seeds_hardly_tell_the_standard_deviation() -> None:
     rng = np.random.default_rng(1)
     inside = [low < 1 < high for low, high in (sd_interval(rng.normal(size=4).std(ddof=1), 4) for _ in range(600))]
     assert np.mean(inside) == pytest.approx(0.95, abs=0.03)
+
+
+def test_a_table_of_many_differences_holds_no_memory() -> None:
+    """Each row asks for other numbers of seeds; a distribution is 3 MB."""
+    tracemalloc.start()
+    try:
+        for difference in np.linspace(0.03, 0.5, 12):
+            seeds_needed(float(difference), 1.0)
+        assert tracemalloc.get_traced_memory()[0] < 50e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
