@@ -1,5 +1,6 @@
 """The groups model, data and benchmark: what is trained, on what, and what it is measured by."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +108,12 @@ class DatasetConfig:
             raise ConfigError(f"answer_form must be one of {', '.join(ANSWER_FORMS)}, but is {self.answer_form!r}.")
         if self.max_unanswered < 0:
             raise ConfigError(f"max_unanswered must be 0 or more, but is {self.max_unanswered}.")
+        try:
+            re.compile(self.solution_remove or "")
+        except re.error as error:
+            raise ConfigError(
+                f"solution_remove must be a regular expression, but is {self.solution_remove!r} ({error})."
+            ) from error
         require(self.shortest is None or self.shortest >= 1, "shortest", "1 or more, or null for all", self.shortest)
 
 

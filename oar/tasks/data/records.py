@@ -15,6 +15,7 @@ from oar.tasks.verifier.grade import shared_pool
 
 LEVELS = range(1, 6)
 COMMAND = BOX.removesuffix("{")
+_WHOLE = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+))(?:\.0*)?")  # other commas part several answers
 HANDFUL = 5  # bad rows that are told one by one
 ADVICE = "Mend such rows, or take them out (of training data: data.source.on_bad_row=drop)."
 
@@ -202,7 +203,7 @@ def _answer(dataset: DatasetConfig, value: Any, place: str) -> str:
     """The final answer as text; empty where there is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value in (math.inf, -math.inf):
         raise DataError(f"{place}: the answer must be a text or a number, but is {value!r}.")
     # 142.0 is how a number is stored where some answers of the column are not whole or are missing.
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -211,10 +212,10 @@ def _answer(dataset: DatasetConfig, value: Any, place: str) -> str:
     text = text.strip()
     if dataset.answer_form == "text" or not text:
         return text
-    whole = re.fullmatch(r"([+-]?\d+)(\.0*)?", text.replace(",", ""))
+    whole = _WHOLE.fullmatch(text)
     if whole is None:
         raise DataError(f"{place}: the answer must be a whole number, but is {value!r}.")
-    return str(int(whole[1]))
+    return str(int(whole[1].replace(",", "")))
 
 
 def _level(value: Any, place: str) -> int | None:
