@@ -31,6 +31,12 @@ except DataError as error:
     ("name", "content", "said"),
     [
         ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl, line 2: must be one JSON object, but is not JSON"),
+        (
+            "n.jsonl",
+            b'{"a": ' + b"9" * 5000 + b"}",
+            "n.jsonl, line 1: must be one JSON object, but is not JSON .*4300 digits",
+        ),
+        ("r.jsonl", b'{"a": ' + b"[" * 99999 + b"]" * 99999 + b"}", "r.jsonl, line 1: .* is not JSON .*recursion"),
         ("b.jsonl", b'{"a": 1}\n\n[1]\n', "b.jsonl, line 3: must be one JSON object, but is a list"),
         ("c.jsonl", '{"a": 1}\n{"a": "é"}\n'.encode("latin-1"), "c.jsonl, line 2: must be UTF-8"),
         ("d.jsonl", '{"a": 1}'.encode("utf-16"), "d.jsonl, line 1: must be UTF-8"),

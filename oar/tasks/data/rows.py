@@ -67,8 +67,9 @@ def _json_lines(path: Path, content: bytes) -> tuple[list[dict[str, Any]], list[
             value = json.loads(line.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise DataError(f"{place}: must be UTF-8, but {error.reason}: save the file as UTF-8.") from error
-        except json.JSONDecodeError as error:
-            raise DataError(f"{place}: must be one JSON object, but is not JSON ({error.msg}).") from error
+        except (ValueError, RecursionError) as error:  # of numbers and nestings that are too long as well
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise DataError(f"{place}: must be one JSON object, but is not JSON ({reason}).") from error
         if not isinstance(value, dict):
             raise DataError(f"{place}: must be one JSON object, but is a {type(value).__name__}.")
         values.append(value)
