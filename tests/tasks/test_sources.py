@@ -138,6 +138,14 @@ def test_problems_that_do_not_fit_are_left_out_and_counted() -> None:
     assert words.fitting(lambda problem: False) is words
 
 
+@pytest.mark.parametrize("levels", ["3", "['3']", "hard"])
+def test_levels_are_a_list_of_numbers(levels: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"data.source.levels must be a list of numbers, e.g. \[3, 4, 5\], or null, but"
+    ):
+        source(f"data.source.levels={levels}")
+
+
 def test_levels_that_are_not_there() -> None:
     with pytest.raises(
         DataError, match=r"data.source.levels must name levels of math_train \(1, 3, 4, 5\), but is \[2\]"

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from oar.common.errors import ConfigError, DataError
 from oar.common.seeding import derive_seed
 from oar.config import BenchmarkConfig, build, validated
-from oar.config.checks import one_of
+from oar.config.checks import one_of, require
 from oar.config.data import DatasetConfig
 from oar.tasks import sheets
 from oar.tasks.data.contamination import Prints, compare
@@ -155,6 +155,13 @@ class DatasetSource:
 
     def __post_init__(self) -> None:
         one_of("data.source.on_bad_row", self.on_bad_row, ("refuse", "drop"))
+        listed = isinstance(self.levels, Sequence) and all(isinstance(level, int) for level in self.levels)
+        require(
+            self.levels is None or listed,
+            "data.source.levels",
+            "a list of numbers, e.g. [3, 4, 5], or null",
+            self.levels,
+        )
         self.settings()
 
     def settings(self) -> DatasetConfig:
