@@ -36,11 +36,14 @@ class RolloutConfig:
         )
         texts = one_or_several and all(isinstance(url, str) for url in self.urls)
         require(texts, "rollout.url", "null, the address of a server or a list of addresses", self.url)
-        require(len(set(self.urls)) == len(self.urls), "rollout.url", "a list without repetition", self.url)
-        secret_in_url = any(urlsplit(url).username is not None for url in self.urls)
+        secret_in_url = any("@" in url for url in self.urls)  # first, since what follows tells the address
         require(
             not secret_in_url, "rollout.url", "without a name or password (see rollout.token_file)", "one with them"
         )
+        addresses = all(map(_is_address, self.urls))
+        require(addresses, "rollout.url", "the address of a server such as http://127.0.0.1:8000", self.url)
+        different = {url.rstrip("/") for url in self.urls}
+        require(len(different) == len(self.urls), "rollout.url", "a list without repetition", self.url)
         require(0 <= self.port <= 65535, "rollout.port", "a port number, or 0 for a free one", self.port)
         require(self.servers >= 1, "rollout.servers", "1 or more", self.servers)
         require(self.tensor_parallel >= 1, "rollout.tensor_parallel", "1 or more", self.tensor_parallel)
@@ -71,6 +74,14 @@ class RolloutConfig:
         if len(self.urls) > 1:
             raise ConfigError(f"rollout.url must be one address for this program, but is {self.url!r}.")
         return self.urls[0] if self.urls else None
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is none, and of brackets
+        return False
 
 
 @dataclass
