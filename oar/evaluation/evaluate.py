@@ -95,7 +95,7 @@ class EvaluationResult:
     def table(self) -> str:
         """The summary as aligned text, for a terminal."""
         columns = ["benchmark", "metric", "k", "temperature", "value", "ci_low", "ci_high", "n"]
-        shown = self.summary[columns].round(1).astype(object)
+        shown = self.summary[columns].round(dict.fromkeys(("value", "ci_low", "ci_high"), 1)).astype(object)
         is_reward = self.summary["metric"].isin(REWARD_METRICS.values())
         shown.loc[is_reward, "value"] = self.summary.loc[is_reward, "value"].round(3)
         return str(shown.where(shown.notna(), "").to_string(index=False))

@@ -228,7 +228,7 @@ def test_answers_that_are_the_same_vote_together() -> None:
 
 
 def test_benchmarks_of_different_k(tmp_path: Path) -> None:
-    sampling = {"words1": SAMPLED, "words2": replace(SAMPLED_4, temperature=0.6)}
+    sampling = {"words1": SAMPLED, "words2": replace(SAMPLED_4, temperature=0.25)}
     result = run(Scripted(words1="01", words2="0012"), sampling, group=tuple)
     mean = result.summary[result.summary["benchmark"] == "mean"].set_index("metric")
     # pass@4 is known of one benchmark alone: there is no mean of it.
@@ -240,6 +240,7 @@ def test_benchmarks_of_different_k(tmp_path: Path) -> None:
     )
     assert result.samples.groupby("benchmark")["k"].unique().map(list).to_dict() == {"words1": [2], "words2": [4]}
     assert "NA" not in result.table()
+    assert " 0.25 " in result.table()  # what was set is not rounded
     result.save(tmp_path, {})
     (row,) = [row for row in json.loads((tmp_path / "evaluation.json").read_text())["results"] if row["k"] is None][:1]
     assert (row["benchmark"], row["temperature"]) == ("mean", None)
