@@ -126,6 +126,17 @@ def test_a_hub_out_of_reach_is_told(fault: str, why: str, tmp_path: Path, reposi
     assert "benchmark.path=FILE" in said
 
 
+def test_a_data_set_that_is_a_program_is_told(tmp_path: Path, repository: Path) -> None:
+    """`datasets` runs none any more, and raises a RuntimeError."""
+    (repository / "set.py").write_text("")
+    process, url = start_hub(tmp_path, repository)
+    with process:
+        said = load(tmp_path, url)
+    assert said.startswith("error: some/set (main, test, ")
+    assert "scripts are no longer supported" in said
+    assert "benchmark.path=FILE" in said
+
+
 def test_a_split_that_is_not_there(tmp_path: Path, repository: Path) -> None:
     (repository / "README.md").write_text((repository / "README.md").read_text().replace("split: test", "split: train"))
     process, url = start_hub(tmp_path, repository)

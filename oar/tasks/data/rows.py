@@ -107,7 +107,7 @@ def hub_rows(dataset: str, config: str | None, split: str, revision: str | None,
         builder = datasets.load_dataset_builder(dataset, config, revision=revision)
         builder.download_and_prepare()
         table = builder.as_dataset(split=split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:  # RuntimeError: a program
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(f"{wanted} cannot be loaded from the hub: {reason}; {remedy}.") from error
     found = builder.hash
