@@ -298,5 +298,5 @@ class Task:
 
 def _tokens_of(spans: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[bool]:
     """Which tokens hold a character of the spans, (T,)."""
-    starts = [0, *ends[:-1]]
-    return [any(start < last and first < end for first, last in spans) for start, end in zip(starts, ends, strict=True)]
+    borders = pairwise([0, *ends])
+    return [any(start < last and first < end for first, last in spans) for start, end in borders]

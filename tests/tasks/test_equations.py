@@ -92,6 +92,7 @@ def test_the_tokens_of_a_completion() -> None:
     place = TASK.marks(PROBLEM, ids)["error"].index(True)
     assert TASK.decode(ids[:place]).strip() == "In May 48/2 ="  # the first one that is wrong, not what follows from it
     assert marked(" So 48 + 24 = 72.\n#### 71", "error") == ""  # calculated rightly: nowhere to point
+    assert TASK.marks(PROBLEM, []) == {"causal": [], "error": []}
     assert marked(" No sum.\n#### 4 + 4 = 9", "causal") == ""  # behind the marker is no reasoning
 
 
