@@ -25,6 +25,11 @@ from oar.tasks.verifier.grade import equal, shared_pool
         (r"1\%", r"\sqrt{10000}\%", False),
         (r"50\%", r"\frac{\sqrt{1}}{2}\%", False),
         (r"50\%", r"\frac{\sqrt{1}}{200}", False),
+        # a point, not the interval that is written with the same brackets
+        ("(1,2)", "x=1, y=2", True),
+        ("x=1, y=2", "(1,2)", True),
+        ("1<x<2", "x=1, y=2", False),
+        ("x=1, y=2", "1<x<2", False),
         # a lone letter
         ("n", r"n\cdot1", True),
         ("n", "n+0", True),

@@ -78,9 +78,9 @@ def same(gold: Answer, answer: Answer, symbols: Symbols) -> bool:
             return same(only, answer, symbols)
         case ((Formula() | Words()), Group(kind="set", items=(only,))):
             return same(gold, only, symbols)
-        case Group(kind="set"), Group(kind="()"):
+        case Group(kind="set"), Group(kind="()", variable=""):  # a point by names, where no inequality was written
             return _same_group(_by_name(gold), answer, symbols)
-        case Group(kind="()"), Group(kind="set"):
+        case Group(kind="()", variable=""), Group(kind="set"):
             return _same_group(gold, _by_name(answer), symbols)
         case Group(), Group():
             return _same_group(gold, answer, symbols)
