@@ -9,7 +9,7 @@ from numbers import Real
 from traceback import extract_tb
 from typing import Any
 
-from oar.common.errors import ConfigError, DataError, OarError
+from oar.common.errors import ConfigError, DataError, OarError, did_you_mean
 from oar.config import build_function
 from oar.tasks import rewards
 from oar.tasks.problem import Problem
@@ -61,7 +61,7 @@ class RewardTerms:
 
     @classmethod
     def built(cls, reward: Mapping[str, Mapping[str, Any]], allowed: Sequence[str]) -> "RewardTerms":
-        """Those of the group `reward`. Raises ConfigError where one cannot be built, or takes no **columns."""
+        """Those of the group `reward`. Raises ConfigError where one cannot be built, takes no **columns or lacks a key's name."""
         functions = {}
         for name, term in reward.items():
             target = {key: value for key, value in term.items() if key != "weight"}
@@ -69,6 +69,7 @@ class RewardTerms:
             kinds = {parameter.kind for parameter in inspect.signature(functions[name]).parameters.values()}
             if inspect.Parameter.VAR_KEYWORD not in kinds:
                 raise ConfigError(f"reward.{name} must take **columns, which a data set may have any of, but does not.")
+            _check_keys(name, str(target["_target_"]), functions[name])
         return cls(functions, {name: float(term.get("weight", 1.0)) for name, term in reward.items()})
 
     def __call__(self, completed: Sequence[Completed], seed: int) -> list[Earned]:
@@ -84,6 +85,19 @@ class RewardTerms:
 
 
 ANSWER = RewardTerms({"answer": rewards.answer}, {"answer": 1.0})
+
+
+def _check_keys(name: str, target: str, function: Callable[..., Any]) -> None:
+    """Raises ConfigError for a key that is no parameter by name: **columns would take it, and nobody would read it."""
+    if isinstance(function, partial):
+        kinds = {key: parameter.kind for key, parameter in inspect.signature(function.func).parameters.items()}
+        known = [key for key, kind in kinds.items() if kind != inspect.Parameter.VAR_KEYWORD]
+        for key in function.keywords:
+            if key not in known:
+                raise ConfigError(
+                    f"reward.{name}.{key} must be a parameter of {target}, but is none of {', '.join(known) or 'its own'}"
+                    f"{did_you_mean(key, known) or '.'}"
+                )
 
 
 def _checked(name: str, function: Callable[..., Any], columns: Mapping[str, Any], count: int) -> list[float]:

@@ -121,6 +121,21 @@ def test_the_file_of_the_page_is_a_choice(my_rewards: Path) -> None:
 # What is refused
 
 
+def test_a_key_that_the_function_does_not_have_is_refused(my_rewards: Path) -> None:
+    """It would vanish into **columns, and the function would go on with its default."""
+    own = ("reward=own", "reward.own._target_=my_rewards.near", "allow_targets=[my_rewards]")
+    said = (
+        r"reward\.own\.scael must be a parameter of my_rewards\.near, but is none of prompts, .*; did you mean scale\?"
+    )
+    with pytest.raises(ConfigError, match=said):
+        chosen(*own, "+reward.own.scael=5")
+    with pytest.raises(
+        ConfigError, match=r"reward\.answer\.longest must be a parameter of oar\.tasks\.rewards\.answer, but"
+    ):
+        chosen("+reward.answer.longest=5")
+    assert totals(chosen(*own, "+reward.own.scale=5"), completed(WRONG)) == [0.0]
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [
