@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,6 +12,7 @@ from oar.config.evaluation import Sampling
 from oar.evaluation.draw import Asked, Completion
 from oar.evaluation.evaluate import EvaluationResult, concatenate, evaluate
 from oar.evaluation.pass_at_k import Group
+from oar.statistics.accuracy import accuracy
 from oar.tasks.problem import Problem
 from oar.tasks.reward_terms import ANSWER, RewardTerms
 from oar.tasks.verifier.grade import Verdict
@@ -106,6 +108,15 @@ def test_avg_at_k_by_hand() -> None:
     # Resampled over 4 problems of which one scores 50: at most all four are that one.
     assert rows["ci_high"].tolist()[0] <= 50.0
     assert result.metrics() == {"eval/words1/avg@2": 12.5, "eval/words2/avg@2": 25.0, "eval/mean/avg@2": 18.75}
+
+
+def test_the_mean_is_over_all_benchmarks() -> None:
+    samplings = {"words1": SAMPLED, "words2": replace(SAMPLED, n=1)}  # of one draw nothing is cut off
+    mean = run(Policy(), samplings).summary.set_index("benchmark").loc["mean"]
+    scores = {"words1": [50.0, 0.0, 0.0, 0.0], "words2": [100.0, 0.0]}
+    whole = accuracy({name: np.array([[of]]) for name, of in scores.items()}, by_problem=True).first()
+    assert mean[["value", "ci_low", "ci_high"]].tolist() == [31.25, whole.low, whole.high]
+    assert mean[["truncated_share", "mean_completion_tokens"]].tolist() == [0.25, 7.25]
 
 
 def test_the_overview_has_a_column_for_each_metric() -> None:
