@@ -51,3 +51,12 @@ def test_the_rows_of_the_page_are_what_it_says() -> None:
     assert by_command == [["17", r"\frac{7}{2}"], ["1025", "17"], ["17", r"\frac{7}{2}"]]
     (halved,) = [problem for problem in training(COMMANDS[0][1]) if problem.level == 1]
     assert (halved.columns["hint"], halved.solution) == ("halve it", "7 / 2")
+
+
+def test_a_file_is_evaluated_as_a_whole() -> None:
+    """Unless it is said, only its first 200 problems are."""
+    named = [(program, overrides) for program, overrides in COMMANDS if "benchmark=local" in overrides]
+    assert len(named) == 3
+    for program, overrides in named:
+        assert composed(*overrides, name=program).evaluation.final_problems is None
+    assert composed("benchmark=local", name="evaluate").evaluation.final_problems == 200
