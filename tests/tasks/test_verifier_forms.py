@@ -3,6 +3,7 @@
 import pytest
 
 from oar.tasks.verifier.grade import equal, shared_pool
+from oar.tasks.verifier.text import is_words
 
 
 @pytest.mark.parametrize(
@@ -122,3 +123,27 @@ def test_a_comma_of_thousands_within_a_formula(gold: str, answer: str, same: boo
 def test_rows_of_a_matrix_are_equally_long(gold: str, answer: str, same: bool) -> None:
     one, other = (rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}" for rows in (gold, answer))
     assert equal(one, other, shared_pool()) is same
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "same"),
+    [
+        ("Zürich", r"\text{zürich}.", True),
+        ("São Paulo", "são paulo", True),
+        ("Île-de-France", "Île-de-France", True),
+        ("Москва", "москва", True),
+        ("東京", "東京", True),
+        ("Zürich, Genève", "Genève, Zürich", True),
+        ("Zürich", "Zurich", False),
+        ("東京", "京都", False),
+        ("São Paulo", "São Paulo 2", False),
+    ],
+)
+def test_words_of_other_alphabets(gold: str, answer: str, same: bool) -> None:
+    assert shared_pool().unreadable({"it": gold}) == {}
+    assert equal(gold, answer, shared_pool()) is same
+
+
+@pytest.mark.parametrize("formula", ["α", "ℝ", "xⁿ", "é+1", "5é", "का"])  # the last has a sign that is no letter
+def test_letters_of_formulas_are_no_words(formula: str) -> None:
+    assert not is_words(formula)

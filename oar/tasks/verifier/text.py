@@ -103,6 +103,12 @@ _CHANGES_THE_NUMBER = re.compile(  # so that it is no plain count
 _THOUSANDS = re.compile(r"-?\d{1,3}(?: \d{3})+")  # 10 080
 _PROSE = re.compile(r"[A-Za-z][A-Za-z' .,-]*[A-Za-z.]|[A-Za-z]+ \d{1,4}")
 _WORD = re.compile(r"[A-Za-z]{3,}")
+# A letter of another alphabet, between letters alone: Greek ones, raised ones and those like ℝ are of formulas, and signs that
+# are no letters, such as the vowels of Hindi, would be lost in `words`.
+_OTHER_PROSE = re.compile(
+    r"(?=.*(?![\u02b0-\u02ff\u0370-\u03ff\u1d00-\u1dbf\u2000-\u2bff\U0001d400-\U0001d7ff])[^\W\d_\x00-\x7f])"
+    r"[^\W\d_](?:[^\W\d_]|[' .-])*"
+)
 _HYPHEN = re.compile(r"(?<=[A-Za-z]{3})-(?=[A-Za-z]{3})")  # any other is a minus
 
 _INTEGER = r"\d+|\d{1,3}(?:,\d{3})+"
@@ -224,6 +230,8 @@ def _mixed(whole: str | None, above: str, below: str) -> Fraction | None:
 def is_words(text: str) -> bool:
     """Whether a normalised answer is prose (`Evelyn`, `October 30`, `\\text{(E)}`) and no formula."""
     if text.startswith(r"\text{") and not re.search(r"[\d\\^_=+]", _WHOLE_TEXT.sub("", text)):
+        return True
+    if _OTHER_PROSE.fullmatch(text):
         return True
     joined = _HYPHEN.sub("", text)
     return "-" not in joined and _PROSE.fullmatch(text) is not None and _WORD.search(text) is not None
