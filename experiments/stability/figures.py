@@ -5,6 +5,7 @@ Every number of a heat map stands in its cell, every line has a marker: nothing 
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import matplotlib as mpl
@@ -23,6 +24,7 @@ from oar.statistics.intervals import ENDS
 
 MAP = "cividis"  # made for all kinds of colour vision
 EMPTY = "#eeeeee"
+LETTERS = 140  # of a line as wide as a picture
 # What the colours of a map span at least, in its unit: small differences must not look like large ones.
 SPAN = {SAMPLED_METRIC: 5.0, "entropy": 0.1, "ess_ratio": 0.2, "collapse_step": 10.0}
 CURVES = {"entropy": "policy entropy (nats)", "ess_ratio": "ESS ratio of the weights", "reward": "training reward"}
@@ -38,11 +40,11 @@ def draw_frontier(levels: Levels, path: Path) -> None:
         "ess_ratio": ("ESS ratio of the weights at the end", lambda cell: f"{cell['ess_ratio']:.2f}"),
         "collapse_step": ("step of the first collapse", _collapse_text),
     }
-    rows = pd.DataFrame(levels.cells.values())
+    rows = pd.DataFrame(levels.cells.values()).dropna(axis=1, how="all")  # GRPO has no weights
     alike = {
         column: rows[column].dropna().agg(["min", "max"])
         for column, span in SPAN.items()
-        if column != SAMPLED_METRIC and not rows[column].max() - rows[column].min() > span / 2
+        if column in rows and column != SAMPLED_METRIC and not rows[column].max() - rows[column].min() > span / 2
     }
     told = {
         column: (f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}") for column, (low, high) in alike.items()
@@ -50,16 +52,18 @@ def draw_frontier(levels: Levels, path: Path) -> None:
     collapsed = rows["collapsed"].sum()
     if not collapsed:
         told["collapse_step"] = f"none of {rows['begun'].sum()} runs collapsed"
-    shown = {column: panel for column, panel in maps.items() if column not in told}
-    note = "framed: the reference; ▲ ▼: its interval leaves out the reference's accuracy, above or below"
-    elsewhere = "; ".join(f"{maps[column][0]}: {text}" for column, text in told.items())
+    shown = {column: panel for column, panel in maps.items() if column in rows and column not in told}
+    notes = ["framed: the reference; ▲ ▼: its interval leaves out the reference's accuracy, above or below"]
+    if told:
+        elsewhere = "; ".join(f"{maps[column][0]}: {text}" for column, text in told.items())
+        notes += wrap(f"nearly the same at all levels: {elsewhere}", LETTERS)
     down = -(-len(shown) // 2)
-    with picture(path, 1.0 + down * (0.9 + 0.5 * len(levels.values[1]))) as figure:
+    with picture(path, 0.6 + 0.2 * len(notes) + down * (0.9 + 0.5 * len(levels.values[1]))) as figure:
         for axes, (column, (_, text)) in zip(
             panels(figure, [title for title, _ in shown.values()], 2), shown.items(), strict=True
         ):
             _draw_map(axes, levels, column, text)
-        figure.suptitle(note + (f"\nnearly the same at all levels: {elsewhere}" if told else ""))
+        figure.suptitle("\n".join(notes))
 
 
 def draw_levels(levels: Levels, path: Path) -> None:
@@ -89,6 +93,8 @@ def draw_trajectories(metrics: pd.DataFrame, runs: pd.DataFrame, levels: Levels,
     running = f"running mean of {COLLAPSE_WINDOW} steps"
     for name, title in CURVES.items():
         own = rows[rows["metric"] == LAST[name]]
+        if own.empty:  # GRPO has no weights
+            continue
         means = own.groupby("run")["value"].rolling(COLLAPSE_WINDOW, min_periods=1).mean().droplevel(0)
         own = own.assign(value=means, series=own[first].map(str), marked=own["step"] == own["collapse_step"])
         at = (

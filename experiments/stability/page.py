@@ -85,9 +85,16 @@ def described(gathered: Gathered, levels: Levels) -> dict[str, Any]:
     }
 
 
+def read_table(file: Path, about: Mapping[str, Any]) -> pd.DataFrame:
+    """levels.csv or runs.csv. A setting that is text stays so: `null` and `true` are values like any other."""
+    text = [key for key, value in zip(about["keys"], about["reference"], strict=True) if isinstance(value, str)]
+    types = dict.fromkeys(["seeds", *text], str)
+    return pd.read_csv(file, dtype=types, keep_default_na=False, na_values=[""])
+
+
 def read_levels(folder: Path, about: Mapping[str, Any]) -> Levels:
     """The levels that levels.csv has."""
-    table, keys = pd.read_csv(folder / "levels.csv", dtype={"seeds": str}), about["keys"]
+    table, keys = read_table(folder / "levels.csv", about), about["keys"]
     index = pd.MultiIndex.from_frame(table[keys])
     rows = table.drop(columns=keys).set_axis(index).astype({"collapse_step": "Int64"})
     return Levels(keys, tuple(about["reference"]), rows)
@@ -96,7 +103,7 @@ def read_levels(folder: Path, about: Mapping[str, Any]) -> Levels:
 def write_sweep(folder: Path, provenance: Mapping[str, Any]) -> Path:
     """The page and the pictures of the tables in `folder`; returns the page."""
     about = provenance["sweep"]
-    levels, runs = read_levels(folder, about), pd.read_csv(folder / "runs.csv")
+    levels, runs = read_levels(folder, about), read_table(folder / "runs.csv", about)
     template, _ = KNOWN.get(tuple(levels.keys), GENERAL)
     if len(levels.keys) == 2:
         draw_frontier(levels, folder / "frontier.png")

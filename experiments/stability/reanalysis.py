@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.stability.levels import Level, Levels, columns
-from experiments.stability.page import read_levels, write_sweep
+from experiments.stability.page import read_levels, read_table, write_sweep
 from oar.analysis.arms import METRICS, committed
 from oar.analysis.claims.claims import Claim, load_claims
 from oar.analysis.claims.ledger import judged
@@ -23,7 +23,7 @@ from oar.statistics.intervals import PERCENT
 def judge_sweep(folder: Path, provenance: Mapping[str, Any]) -> None:
     """levels.csv and claims.csv, then all that is made of the tables."""
     about = provenance["sweep"]
-    levels = _levels(read_levels(folder, about), pd.read_csv(folder / "runs.csv"))
+    levels = _levels(read_levels(folder, about), read_table(folder / "runs.csv", about))
     write_csv(levels.table.reset_index(), folder / "levels.csv")
     if about["claims"]:
         known = {one.id: one for one in load_claims()}

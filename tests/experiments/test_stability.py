@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
+from experiments.reanalyse import judge
 from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels, deciding_keys
 from experiments.stability.page import usual_reference, write_stability
@@ -94,3 +96,40 @@ def test_a_sweep_that_tests_no_claim_has_no_table_of_them(tmp_path: Path) -> Non
         numbered_run(tmp_path / "runs", number, "oar_g", 1, {"a": [0.5] * 4}, gating=gating)
     assert "claims that these runs can test" not in page(tmp_path / "runs", tmp_path / "out")
     assert not (tmp_path / "out" / "claims.csv").exists()
+
+
+@pytest.mark.parametrize("values", [(True, False), (None, 0.4), ("None", "other")])
+def test_a_value_that_a_table_would_read_as_something_else_is_a_level(
+    tmp_path: Path, values: tuple[object, ...]
+) -> None:
+    """A page is made of its tables: what is read back from them must be what the runs had."""
+    for number, value in enumerate(values):
+        numbered_run(tmp_path / "runs", number, "oar_g", 1, {"a": [0.5, 0.75]}, tau=value)
+    out = tmp_path / "out"
+    text = page(tmp_path / "runs", out)
+    named = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    assert all(f"| {name} | 1 of 1 | 1 | 62.5" in text for name in named)
+    before = (out / "levels.csv").read_text()
+    judge(out, analysis={})
+    assert (out / "out.md").read_text().split("## Provenance")[0] == text.split("## Provenance")[0]
+    assert (out / "levels.csv").read_text() == before
+
+
+def test_pictures_of_runs_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GRPO logs no ESS ratio: no panel is empty, and the words above the frontier, which are many here, are not cut."""
+    figures: dict[str, Figure] = {}
+    monkeypatch.setattr("oar.analysis.reports.figures.save_png", lambda made, path: figures.update({path.name: made}))
+    for number, (tau, beta) in enumerate([(0.2, 1.0), (0.2, 2.0), (0.4, 1.0), (0.4, 2.0)]):
+        logged = {"entropy": [1.0 - tau / 100, 1.0], "reward": [0.5, 0.5], "seconds": [1.0, 1.0]}
+        numbered_run(tmp_path / "runs", number, "grpo", 1, {"a": [0.5, 0.75]}, tau=tau, beta=beta, **logged)
+    assert "| 0.2 | 1 | 1 of 1 |" in page(tmp_path / "runs", tmp_path / "out")
+    assert all(axes.has_data() or axes.texts for made in figures.values() for axes in made.get_axes())
+    frontier = figures["frontier.png"]
+    words = frontier.get_suptitle()
+    assert "policy entropy" in words
+    assert "none of 4 runs collapsed" in words
+    assert "nan" not in words
+    (above,) = [text for text in frontier.texts if text.get_text() == words]
+    frontier.draw_without_rendering()
+    box = above.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= frontier.bbox.width
