@@ -20,7 +20,7 @@ from experiments.shared.signal_study import run_study
 from experiments.shared.subjects import Plan, SubjectConfig
 from experiments.signals.error_location import error_location
 from experiments.signals.examined import NOWHERE, Examined
-from experiments.signals.mask_artefacts import mask_artefacts
+from experiments.signals.mask_artefacts import AGAIN, PAD, RESAMPLED, mask_artefacts
 from experiments.signals.method_signals import method_signals
 from experiments.signals.pictures import PICTURES
 from experiments.signals.proxy_mismatch import proxy_mismatch
@@ -36,11 +36,19 @@ Study = Callable[..., pd.DataFrame]  # of `Examined`, pairs and seed the COLUMNS
 
 
 def _counterfactuals(signals: Mapping[str, TrainConfig]) -> dict[str, str]:
-    """By signal what it changes a token to. Raises ConfigError for a signal that changes none."""
+    """By signal what it changes a token to. Raises ConfigError for a signal that changes none, and for others than are compared:
+    pad first, and resampled once.
+    """
     kinds = {name: signal.method.estimator.get("counterfactual") for name, signal in signals.items()}
     for name, kind in kinds.items():
         if kind is None:
             raise ConfigError(f"shown must name signals that change tokens (method=oar_p), but {name!r} does not.")
+    compared = [str(kind) for name, kind in kinds.items() if not name.endswith(AGAIN)]
+    if compared[:1] != [PAD] or compared.count(RESAMPLED) != 1:
+        raise ConfigError(
+            f"shown must name a signal of counterfactual={PAD} first, and one of counterfactual={RESAMPLED}, whose changed "
+            f"tokens are looked at, but has {', '.join(compared)}: change shown."
+        )
     neutral_text(signals)
     return {name: str(kind) for name, kind in kinds.items()}
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from experiments.signals.examined import NOWHERE, Examined
 from oar.analysis.signals.recall import COLUMNS, ERROR_FIFTH, ERROR_PERCENTILE, WRONG, Row, differences, split_averages
+from oar.common.errors import DataError
 from oar.statistics.attribution import Floats, auc, recall_at_top_fifth
 from oar.tasks.words.oracle import CAUSAL_ROLES, EQUALS, NUMBER, REST, WORD
 
@@ -24,13 +25,19 @@ def error_location(examined: Examined, *, pairs: Sequence[Sequence[str]], seed: 
     is in the answer, NOWHERE: it has no token). Split `located`, of wrong completions whose first error is in the reasoning:
     `errors_at_0.0` ..., the share of them in each tenth of the reasoning, and for other signals `mass_at_0.0` ..., the share
     of the signal there. ERROR_FIFTH and ERROR_PERCENTILE, as in `oar.analysis.signals.recall`, in all of `located`, by
-    the third of the reasoning and by the role of the error. A pair (a, b) adds `a - b`, completion by completion.
+    the third of the reasoning and by the role of the error. A pair (a, b) adds `a - b`, completion by completion. Raises
+    DataError where no completion has a first error in the reasoning.
     """
     truth, problems = examined.truth, examined.problems
     located = np.array([bool(error.any()) for error in truth.error])
+    if not located.any():
+        raise DataError(
+            f"A model must give wrong completions whose first error is in the reasoning, but none of {len(located)} is one: "
+            "raise problems or samples, or leave the model out of models."
+        )
     wrong, roles = ~truth.correct, np.asarray(examined.first_errors)
-    at = [pd.DataFrame({f"{AT}_{place}": (roles == place).astype(float) for place in PLACES})]
-    rows: list[Row] = split_averages({ERRORS: at[0]}, {WRONG: wrong}, problems, seed=seed)
+    at = pd.DataFrame({f"{AT}_{place}": (roles == place).astype(float) for place in PLACES})
+    rows: list[Row] = split_averages({ERRORS: at}, {WRONG: wrong}, problems, seed=seed)
 
     chosen = np.flatnonzero(located)
     errors = [truth.error[row].astype(float) for row in chosen]

@@ -44,7 +44,7 @@ WORDS, CAUSAL = "words", "causal"
 POSITION = "position_spearman"
 CHANGED, CHANGED_AUC, NATS, REFERENCE_LARGER = "changed_share", "changed_auc", "nats", "reference_larger"
 UNCHANGED = "unchanged"
-KNOCKOUT, RESAMPLED = "knockout", "resampled"
+PAD, KNOCKOUT, RESAMPLED = "pad", "knockout", "resampled"
 
 
 def mask_artefacts(

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.signals.error_location import error_location, tenths
+from oar.common.errors import DataError
 from tests.experiments.made import C, O, W, examined
 
 FOUND = examined(
@@ -49,6 +50,14 @@ def test_who_points_there() -> None:
     assert values("operator", "late")["error_percentile"] == 1
     assert values("located", "flat")["error_top_fifth"] == pytest.approx(1 / 5)
     assert values("first third", "late - flat")["error_top_fifth"] == pytest.approx(-1 / 5)
+
+
+def test_a_model_without_an_error_in_the_reasoning_is_refused() -> None:
+    """There is nothing to point at, and no picture to draw."""
+    told = {"problems": ["a", "b"], "roles": [[C, W]] * 2, "first_errors": ["rest", "nowhere"]}
+    unlocated = examined({"flat": [[1, 1]] * 2}, correct=[False, True], errors=[None, None], **told)
+    with pytest.raises(DataError, match="first error is in the reasoning, but none of 2 is one"):
+        error_location(unlocated, pairs=[], seed=0)
 
 
 def test_where_a_signal_lies() -> None:

@@ -45,6 +45,8 @@ REFUSED = {
         ("shown=[oar_p,best]", "shown must name signals .*'best'"),
         ("shown=[oar_p,oar_p_resampled]", "pairs must name signals"),
         ("shown=[oar_p,surprisal] pairs=[]", "signals that change tokens .*'surprisal'"),
+        ("shown=[oar_p,oar_p_knockout] pairs=[]", "one of counterfactual=resampled.*but has pad, knockout"),
+        ("shown=[oar_p_knockout,oar_p,oar_p_resampled] pairs=[]", "a signal of counterfactual=pad first"),
         ("samples=0", "samples must be 1 or more"),
         ("study=open_outcomes", "scorer must be the folder of a reward model"),
     ],
