@@ -275,12 +275,20 @@ def test_overhead_is_of_one_machine_at_a_time(tmp_path: Path) -> None:
         folders.append(make_run(tmp_path, "oar_g", seed, {"a": [1.0]}, seconds=[second * 1.3] * 3))
     row = judged(claim("overhead", "oar_g", "grpo", target=(1.0, inf)), *folders)
     assert row["value"] == pytest.approx(1.3)
+    assert (row["verdict"], row["seeds"]) == (REPRODUCED, "0, 1, 2")
     assert row["high"] < 15
-    for folder in folders[1::2]:
-        record = folder / "evaluation.json"
-        record.write_text(record.read_text().replace("toy CPU", "another CPU"))
+    ran_elsewhere(folders[5])
+    row = judged(claim("overhead", "oar_g", "grpo", target=(1.0, inf)), *folders)
+    assert (row["verdict"], row["reason"], row["seeds"]) == (TOO_FEW, "2 of 3 seeds", "0, 1")
+    for folder in folders[1:5:2]:
+        ran_elsewhere(folder)
     row = judged(claim("overhead", "oar_g", "grpo", target=(1.0, inf)), *folders)
     assert (row["verdict"], row["reason"][:32]) == (NOT_RUN, "needs runs of one seed on one ma")
+
+
+def ran_elsewhere(folder: Path) -> None:
+    record = folder / "evaluation.json"
+    record.write_text(record.read_text().replace("toy CPU", "another CPU"))
 
 
 def test_a_control_is_not_the_method(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def _row(claim: Claim, metric: str, runs: Sequence[Run], full_steps: Mapping[str
         "metric": metric,
     }
     try:
-        arms = _arms(claim, runs)
+        arms = quantity.usable(_arms(claim, runs))
         found = quantity.measure(claim, metric, arms)
     except NotRunError as missing:
         return stated | {"verdict": NOT_RUN, "reason": str(missing)}

@@ -52,14 +52,15 @@ def measured(found: Estimate, unit: str, facts: Mapping[str, Any] | None = None)
 class Quantity:
     """In words, by the names of its `arms`, so many, and measured: (claim, metric, runs by arm) to `measured`.
 
-    `on_accuracy`: it depends on the metric of accuracy; `metric` is "" for the others. `measure` raises NotRunError where the
-    runs do not have the quantity.
+    `on_accuracy`: it depends on the metric of accuracy; `metric` is "" for the others. `usable`: which of the runs it can be
+    measured on; a verdict counts the seeds of these. Both raise NotRunError where the runs do not have the quantity.
     """
 
     text: str
     arms: int
     measure: Callable[[Claim, str, Arms], dict[str, Any]]
     on_accuracy: bool = False
+    usable: Callable[[Arms], Arms] = lambda arms: arms
 
 
 def accuracy_of_sets(metric: str, arms: Arms, sets: Mapping[str, int]) -> tuple[Accuracy, dict[str, Any]]:
@@ -131,13 +132,9 @@ def _overhead(_claim: Claim, _metric: str, arms: Arms) -> dict[str, Any]:
     """Ratio of the median seconds of a training step under each seed, geometric mean over seeds: a slow first step does not
     count, and machines may differ between seeds.
 
-    Over seeds it is Student's interval of the logarithm of each seed's ratio. Raises NotRunError where the arms of no seed ran
-    on one machine.
+    Over seeds it is Student's interval of the logarithm of each seed's ratio.
     """
-    alike = [seed for seed, runs in enumerate(zip(*arms, strict=True)) if len({_machine(run) for run in runs}) == 1]
-    if not alike:
-        raise NotRunError("needs runs of one seed on one machine: seconds of different ones are no ratio")
-    seconds = _logged([[runs[seed] for seed in alike] for runs in arms], lambda run: run.timings["total"])
+    seconds = _logged(arms, lambda run: run.timings["total"])
     draws = median_bootstrap(seconds)
     by_seed, student = np.log(np.divide(*np.median(seconds, axis=2))), None
     if len(by_seed) > 1:
@@ -147,8 +144,12 @@ def _overhead(_claim: Claim, _metric: str, arms: Arms) -> dict[str, Any]:
     return measured(estimate(exp(by_seed.mean()), bootstrap, student, units="steps"), "x")
 
 
-def _machine(run: Run) -> tuple[str, ...]:
-    return tuple(machines(run.provenance))
+def _on_one_machine(arms: Arms) -> Arms:
+    """The seeds under which all arms ran on one machine. Raises NotRunError where there is none."""
+    alike = [runs for runs in zip(*arms, strict=True) if len({tuple(machines(run.provenance)) for run in runs}) == 1]
+    if not alike:
+        raise NotRunError("needs runs of one seed on one machine: seconds of different ones are no ratio")
+    return list(zip(*alike, strict=True))
 
 
 def _reward(_claim: Claim, _metric: str, arms: Arms) -> dict[str, Any]:
@@ -180,7 +181,7 @@ QUANTITIES = {
     "accuracy": Quantity("accuracy of {0}", 1, _score, on_accuracy=True),
     "difference": Quantity("accuracy, {0} − {1}", 2, _difference, on_accuracy=True),
     "share": Quantity("accuracy, ({0} − {2}) / ({1} − {2})", 3, _share, on_accuracy=True),
-    "overhead": Quantity("seconds of a step, {0} / {1}", 2, _overhead),
+    "overhead": Quantity("seconds of a step, {0} / {1}", 2, _overhead, usable=_on_one_machine),
     "collapse": Quantity("step of entropy's collapse, {0} − {1}", 2, _collapse),
     "reward": Quantity("training reward, {0} − {1}", 2, _reward),
 }
