@@ -4,7 +4,7 @@ The page is page.html.j2; beside it lies plotly's script, the same for every pag
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ def dashboard_html(
     different = other_differences(configs)
     if different and len(lines) > 1:
         notes.insert(0, f"These runs do not differ in the method alone: {', '.join(different)}.")
+    notes += _repeated(lines, runs)
     return rendered(
         TEMPLATE,
         title=title,
@@ -56,6 +57,15 @@ def dashboard_html(
         problems=problems,
         provenance=json.dumps(provenance, indent=1),
     )
+
+
+def _repeated(lines: Sequence[Line], runs: Sequence[Logged]) -> Iterator[str]:
+    """A sentence for each line that has several runs of a seed, as where one was run again."""
+    for line in lines:
+        own = [runs[at] for at in line.runs]
+        if len({run.config["seed"] for run in own}) < len(own):
+            named = ", ".join(str(run.run.folder) for run in own)
+            yield f"{line.name} has more runs than seeds, and takes each for a seed: leave out all but one of a seed ({named})."
 
 
 def _view(

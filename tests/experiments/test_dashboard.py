@@ -1,6 +1,7 @@
 """What a dashboard compares, and the page without a network that shows it."""
 
 import json
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from oar.common.errors import ConfigError
 from oar.config import validated
 from tests.config.test_config import composed
 from tests.experiments.dashboard_runs import small_runs
-from tests.experiments.inspector_pages import ATTACK
+from tests.experiments.inspector_pages import ATTACK, sample
+from tests.experiments.made_runs import make_run
 from tests.experiments.test_inspector import Elements
 from tests.experiments.test_inspector_browser import CHROMIUM, QUIET
 
@@ -216,6 +218,31 @@ def test_completions_of_one_problem_stand_together(tmp_path: Path) -> None:
     assert "230 159 0" in first[2], "suppressed"
     assert "0 114 178" in second[2], "boosted"
     assert (answer[1:], end[1:]) == (("answer, not weighted", ""), ("not weighted", ""))
+
+
+def test_right_is_what_is_graded_right_whatever_it_earns(tmp_path: Path) -> None:
+    """A length term pays for a wrong answer too."""
+    folder = small_runs(tmp_path)
+    for reward, correct, told in ((0.25, False, "✗ wrong, reward 0.25"), (0.0, True, "✓ right, reward 0")):
+        kept = sample(["Two", "####", "5"], [1, 2, 3], reward=reward, correct=correct)
+        (folder / "grpo-seed1" / "samples.jsonl").write_text(json.dumps({"step": 3, **asdict(kept)}) + "\n")
+        runs = [read_logged(folder / "grpo-seed1")]
+        page = dashboard_html("", runs, folder=folder, axis="step", points=9, samples=1, provenance={})
+        assert told in page
+
+
+def test_a_run_that_was_made_twice_is_told(tmp_path: Path) -> None:
+    """Two runs of one seed say nothing of the spread over seeds."""
+    small_runs(tmp_path)
+    make_run(tmp_path / "again", "grpo", 1, {"words1": [1.0, 0.5], "words2": [0.0, 0.5]})
+
+    def told(folders: list[Path]) -> bool:
+        runs = [read_logged(folder) for folder in folders]
+        page = dashboard_html("", runs, folder=tmp_path, axis="step", points=9, samples=1, provenance={})
+        return "GRPO, tau 0.4 has more runs than seeds" in page
+
+    assert told(find_runs([tmp_path]))
+    assert not told([folder for folder in find_runs([tmp_path]) if "again" not in folder.parts])
 
 
 def test_runs_are_found_wherever_they_lie(tmp_path: Path) -> None:
