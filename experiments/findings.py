@@ -9,9 +9,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from experiments.shared.committed import committed
-from experiments.shared.tables import Tables, existing
+from experiments.shared.tables import Tables
 from oar.analysis.reports.page import rendered
 from oar.command_line.entry import entry
+from oar.common.errors import DataError
 from oar.common.files import write_text_atomic
 from oar.config import validated
 from oar.statistics.intervals import CONFIDENCE
@@ -36,9 +37,11 @@ def main(config: DictConfig) -> None:
 
 def findings(results: Path) -> str:
     """The page, from the template and the tables in `results`. Raises DataError for a mistake in it or for what a table lacks."""
-    tables = Tables(results)
+    template, tables = results / TEMPLATE, Tables(results)
+    if not template.is_file():
+        raise DataError(f"results must be the folder of the page's template, but {template} is not there: correct results.")
     asked = {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
-    return rendered(existing(results / TEMPLATE), confidence=f"{100 * CONFIDENCE:.0f} %", **asked)
+    return rendered(template, confidence=f"{100 * CONFIDENCE:.0f} %", **asked)
 
 
 if __name__ == "__main__":

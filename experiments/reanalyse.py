@@ -66,12 +66,15 @@ def main(config: DictConfig) -> None:
 def judge(folder: Path, *, analysis: Mapping[str, object]) -> None:
     """Write anew what follows from the measurements in `folder`.
 
-    `analysis`: what judges, for provenance.json. Raises DataError where the folder holds no table whose statistics are known.
+    `analysis`: what judges, for provenance.json. Raises DataError where the folder holds no table whose statistics are known, or
+    does not say what measured it.
     """
     kind = next((of for file, of in KINDS.items() if (folder / file).is_file()), None)
     if kind is not None:
-        provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-        kind(folder, provenance | {"analysis": dict(analysis)})
+        made = folder / "provenance.json"
+        if not made.is_file():
+            raise DataError(f"{folder} must say what its numbers were measured with, but has no {made.name}: copy it there.")
+        kind(folder, json.loads(made.read_text(encoding="utf-8")) | {"analysis": dict(analysis)})
         return
     drawn = pictures_of(folder)
     if drawn is None or not (table := table_of(folder, drawn)).is_file():

@@ -32,7 +32,7 @@ class Tables:
     def has(self, file: str, **where: Any) -> bool:
         """Whether the table is there, with rows that have each of these values."""
         return (self._results / file).is_file() and all(
-            value in set(self._read(file)[column]) for column, value in where.items()
+            value in set(self._column(file, column)) for column, value in where.items()
         )
 
     def number(self, file: str, column: str = "value", **where: Any) -> float:
@@ -119,12 +119,17 @@ class Tables:
             raise DataError(f"{file} has {len(rows)} rows with {dict(where)}, but one is asked for: name more columns.")
         return rows.iloc[0]
 
+    def _column(self, file: str, name: str) -> pd.Series:
+        rows = self._read(file)
+        if name not in rows.columns:
+            raise DataError(f"{file} has no column {name}{did_you_mean(name, rows.columns)}.")
+        return rows[name]
+
     def _rows(self, file: str, columns: Sequence[str], where: Mapping[str, Any]) -> pd.DataFrame:
         """The rows that have these values; none of them blank in `columns`."""
         rows = self._read(file)
         for column in (*columns, *where):
-            if column not in rows.columns:
-                raise DataError(f"{file} has no column {column}{did_you_mean(column, rows.columns)}.")
+            self._column(file, column)
         for column, value in where.items():
             wanted = value if isinstance(value, list) else [value]
             found = rows[rows[column].isin(wanted)]

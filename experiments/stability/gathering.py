@@ -78,7 +78,7 @@ class _Found:
 def gather(folders: Sequence[Path]) -> Gathered:
     """Read all runs in `folders`, each a multirun's folder or a run's own.
 
-    Raises DataError where a folder holds no run, two finished runs were evaluated in different ways, or a file is broken.
+    Raises DataError where a folder holds no run, none has begun, two finished runs were evaluated in different ways, or a file is broken.
     """
     # By the name of its folder, or where two have the same one by its whole path: further seeds of a sweep stand elsewhere.
     names = [folder.name for folder in folders]
@@ -86,6 +86,11 @@ def gather(folders: Sequence[Path]) -> Gathered:
     if len(named) < len(folders):
         raise DataError(f"folders must name each folder once, but {', '.join(map(str, folders))} does not.")
     found = [one for name, folder in named.items() for one in _found_in(name, folder)]
+    if all(one.settings is None for one in found):
+        raise DataError(
+            f"folders must hold runs of experiments.train, but none of the {len(found)} in {', '.join(map(str, folders))} has a "
+            "config.yaml: correct folders, or wait until the first has begun."
+        )
     finished = {one.name: one.run for one in found if one.run is not None}
     check_alike(list(finished.values()))
     varying = _varying([one.settings for one in found if one.settings is not None])

@@ -49,6 +49,8 @@ def main(config: DictConfig) -> None:
     cfg, started, git = validated(config, SurvivesConfig), datetime.now(UTC), git_state(ROOT)
     folder = Path(HydraConfig.get().runtime.output_dir)
     here, there = Tables(Path(cfg.embedded)), Tables(folder)
+    for finding in cfg.findings.values():
+        here.estimate(**finding.where)  # a number that is not there is told now, not after hours of programs
     for number, (name, program) in enumerate(cfg.programs.items(), start=1):
         own = folder / name
         if (own / PAGE_THERE).is_file():

@@ -221,6 +221,11 @@ def fidelity(signal: str, condition: str = "base") -> float:
     return COMMITTED.number("fidelity/fidelity.csv", **of)
 
 
+def test_a_folder_without_the_text_of_the_page_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"README\.md\.j2 is not there: correct results"):
+        findings(tmp_path)
+
+
 def test_committed_results_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert committed("results/league/league.csv").is_file()

@@ -189,6 +189,10 @@ def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
         gather([tmp_path / "missing"])
     with pytest.raises(DataError, match="must hold the folders of runs"):
         gather([tmp_path])
+    (tmp_path / "0").mkdir()
+    with pytest.raises(DataError, match=r"none of the 1 in .* has a config\.yaml"):
+        gather([tmp_path])
+    (tmp_path / "0").rmdir()
     made(tmp_path, 0, 1)
     made(tmp_path, 1, 2, measure="m2")
     with pytest.raises(DataError, match="evaluated with different settings"):

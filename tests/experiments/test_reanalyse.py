@@ -116,3 +116,10 @@ def test_table_1(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"must hold one of table1\.csv, levels\.csv, scores\.csv"):
         judge(tmp_path, analysis=ANALYSIS)
+
+
+def test_a_folder_that_does_not_say_what_measured_it_is_refused(tmp_path: Path) -> None:
+    folder = make_study(tmp_path)
+    (folder / "provenance.json").unlink()
+    with pytest.raises(DataError, match=r"but has no provenance\.json: copy it there"):
+        judge(folder, analysis=ANALYSIS)

@@ -100,6 +100,9 @@ def test_a_condition_that_was_not_measured_yet_is_no_verdict(tmp_path: Path) -> 
         given[condition].where["condition"] = condition
     found = judged(given, tables["here"], tables["there"]).query("model == @THERE").set_index("finding")["verdict"]
     assert found.to_dict() == {"short": "holds", "long": "not measured"}
+    write_table(tmp_path / "there", sure=(0.7, 0.6, 0.8))  # which knows of no conditions
+    with pytest.raises(DataError, match="has no column condition"):
+        judged(given, tables["here"], Tables(tmp_path / "there"))
 
 
 @pytest.mark.parametrize(
@@ -170,3 +173,7 @@ def test_a_program_that_has_its_page_is_not_run_again(tmp_path: Path) -> None:
     code, output = run("survives", *given, "+programs={other: [experiments.none]}")
     assert code == 2
     assert "experiments.none ended with exit code 1" in output
+    code, output = run("survives", *given, "embedded=nowhere", "+programs={other: [experiments.none]}")
+    assert code == 2
+    assert "A number is asked of nowhere/recall/recall.csv, which is not there" in output
+    assert "experiments.none" not in output  # before any program, which takes hours
