@@ -39,7 +39,9 @@ def findings(results: Path) -> str:
     """The page, from the template and the tables in `results`. Raises DataError for a mistake in it or for what a table lacks."""
     template, tables = results / TEMPLATE, Tables(results)
     if not template.is_file():
-        raise DataError(f"results must be the folder of the page's template, but {template} is not there: correct results.")
+        raise DataError(
+            f"results must be the folder of the page's template, but {template} is not there: correct results."
+        )
     asked = {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
     return rendered(template, confidence=f"{100 * CONFIDENCE:.0f} %", **asked)
 

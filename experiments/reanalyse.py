@@ -73,7 +73,9 @@ def judge(folder: Path, *, analysis: Mapping[str, object]) -> None:
     if kind is not None:
         made = folder / "provenance.json"
         if not made.is_file():
-            raise DataError(f"{folder} must say what its numbers were measured with, but has no {made.name}: copy it there.")
+            raise DataError(
+                f"{folder} must say what its numbers were measured with, but has no {made.name}: copy it there."
+            )
         kind(folder, json.loads(made.read_text(encoding="utf-8")) | {"analysis": dict(analysis)})
         return
     drawn = pictures_of(folder)

@@ -1,7 +1,7 @@
 """What a reader sees first: each of the main questions, answered with numbers that are read from tables of results/.
 
-An answer says "above" or "below" only where the interval leaves the other value out. What was not measured is reported as
-missing, never guessed.
+An answer says "above" or "below" only where the interval leaves the other value out, and of a study only where Holm's p, which
+counts how many were compared, does so too. What was not measured is reported as missing, never guessed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from oar.analysis.reports.differences import DIFFERENCES, needed_text, one_seed
 from oar.analysis.reports.methods import GRPO, METHOD, kind, label
 from oar.analysis.reports.page import interval_text
 from oar.evaluation.evaluate import MEAN
-from oar.statistics.intervals import ENDS
+from oar.statistics.intervals import CONFIDENCE, ENDS
 
 TABLE1 = "table1"  # folder of results/: its answers come first
 CHANCE = "uniform"  # its constant signal
@@ -116,10 +116,12 @@ def does_it_matter(table: pd.DataFrame) -> Told | None:
     if rows.empty:
         return None
     rows = rows.assign(points=[_points(row) for row in rows.to_dict("records")], shown=rows.apply(_shown, axis=1))
-    other, methods = rows["against"].iloc[0], rows[rows["kind"] == METHOD]
-    above = list(dict.fromkeys(methods.loc[methods["shown"] == "above", "name"]))
-    short = f"{_are(above)} above {other}." if above else f"No method is shown to be above {other}."
-    first = rows[(rows["metric"] == rows["metric"].iloc[0]) & (rows["kind"] == rows["kind"].iloc[0])]
+    # Of controls and oracles only where no method was compared.
+    of = METHOD if (rows["kind"] == METHOD).any() else rows["kind"].iloc[0]
+    other, chosen = rows["against"].iloc[0], rows[rows["kind"] == of]
+    above = _above(chosen)
+    short = f"{_are(above)} above {other}." if above else f"No {of} is shown to be above {other}."
+    first = chosen[chosen["metric"] == rows["metric"].iloc[0]]
     line = "; ".join(f"{name} {points}" for name, points in zip(first["name"], first["points"], strict=True))
     titles = {
         **{"name": "", "kind": "kind", "metric": "metric", "points": f"minus {other}, points [95 %]", "shown": "shown"},
@@ -142,7 +144,10 @@ def _compared(table: pd.DataFrame) -> pd.DataFrame:
     # compared with.
     several = table["condition"].nunique() > 1
     name = table["arm"].map(label) + (", " + table["condition"] if several else "")
-    needed = ["" if pd.isna(count) else f"{count:,.0f}" for count in table["seeds_needed"]]
+    needed = [
+        (f"{count:,.0f}" if pd.notna(count) else "more than 10,000") if seeds > 1 else ""
+        for count, seeds in zip(table["seeds_needed"], table["seeds"], strict=True)
+    ]
     known: dict[str, Any] = {"kind": table["arm"].map(kind), "smallest_shown": float("nan"), "against": "the reference"}
     return table.assign(name=name, needed=needed, **known)
 
@@ -170,9 +175,10 @@ def what_became_of_the_claims(table: pd.DataFrame) -> Told | None:
     """From claims.csv: how many were borne out, and each that was tested."""
     counts = {verdict: int((table["verdict"] == verdict).sum()) for verdict in VERDICTS}
     tested = table[table["verdict"] != NOT_RUN]
-    short = f"{counts[REPRODUCED]} of the {len(tested) - counts[TOO_FEW]} tests that could be made bear a claim out."
+    judged = len(tested) - counts[TOO_FEW]
+    short = f"{counts[REPRODUCED]} of the {judged} tests that could be made bear a claim out." if judged else ""
     if counts[TOO_FEW]:
-        short += f" For {counts[TOO_FEW]} more there are too few seeds, or too short runs, to tell."
+        short += f" For {counts[TOO_FEW]}{' more' * bool(judged)} there are too few seeds, or too short runs, to tell."
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     line = f"{len(table)} tests: {told}. Model and task are not the paper's unless the page says so; there stand the rules too."
     rows = [
@@ -185,11 +191,11 @@ def what_became_of_the_claims(table: pd.DataFrame) -> Told | None:
         }
         for row in tested.to_dict("records")
     ]
-    number = f"{counts[REPRODUCED]} of {len(tested) - counts[TOO_FEW]}"
-    return Told(short, number, line, pd.DataFrame(rows))
+    number = f"{counts[REPRODUCED]} of {judged}" if judged else "no verdict"
+    return Told(short.lstrip() or "No test could be made.", number, line, pd.DataFrame(rows))
 
 
-STUDY = ("condition", "arm", "metric", "difference", *ENDS, "seeds", "seeds_needed")
+STUDY = ("condition", "arm", "metric", "difference", *ENDS, "seeds", "seeds_needed", "p_holm")
 QUESTIONS = [
     Question(
         "Which tokens got the credit?",
@@ -216,7 +222,16 @@ QUESTIONS = [
 def _shown(row: "pd.Series[Any]") -> str:
     if pd.isna(row["low"]):
         return "without interval"
-    return "above" if row["low"] > 0 else "below" if row["high"] < 0 else "not told apart"
+    side = "above" if row["low"] > 0 else "below" if row["high"] < 0 else "not told apart"
+    by_chance = row.get("p_holm", 0.0) >= 1 - CONFIDENCE and side != "not told apart"
+    return f"{side} alone, not among so many" if by_chance else side
+
+
+def _above(rows: pd.DataFrame) -> list[str]:
+    """By name what is shown to be above; with its metrics where it is not under all."""
+    shown = rows[rows["shown"] == "above"].groupby("name", sort=False)["metric"].unique()
+    every = rows["metric"].nunique()
+    return [str(name) if len(of) == every else f"{name} ({', '.join(of)})" for name, of in shown.items()]
 
 
 def _points(row: dict[Any, Any]) -> str:
@@ -228,4 +243,5 @@ def _of(frame: pd.DataFrame, name: str) -> str:
 
 
 def _are(names: Sequence[str]) -> str:
-    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
+    *first, last = names
+    return f"{', '.join(first)} and {last} are" if first else f"{last} is"

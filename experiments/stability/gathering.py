@@ -78,7 +78,8 @@ class _Found:
 def gather(folders: Sequence[Path]) -> Gathered:
     """Read all runs in `folders`, each a multirun's folder or a run's own.
 
-    Raises DataError where a folder holds no run, none has begun, two finished runs were evaluated in different ways, or a file is broken.
+    Raises DataError where a folder holds no run, none has begun, two finished runs were evaluated in different ways, or a file
+    is broken.
     """
     # By the name of its folder, or where two have the same one by its whole path: further seeds of a sweep stand elsewhere.
     names = [folder.name for folder in folders]

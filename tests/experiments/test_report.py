@@ -8,7 +8,8 @@ from omegaconf import OmegaConf
 
 from experiments.report.__main__ import ReportConfig
 from experiments.report.page import Report, Section, report_html
-from experiments.report.summary import does_it_matter, summary, what_it_costs, which_tokens
+from experiments.report.summary import does_it_matter, summary, what_became_of_the_claims, what_it_costs, which_tokens
+from oar.analysis.claims.claims import TOO_FEW
 from oar.analysis.reports.page import UNWRITTEN
 from oar.common.errors import ConfigError, DataError
 from oar.config import validated
@@ -176,7 +177,7 @@ def test_above_and_below_need_an_interval_beside_zero(results: Path) -> None:
 
 def test_a_studys_differences_are_read_as_well() -> None:
     known = {"metric": "avg@k", "seeds": 3, "seeds_needed": None, "low": 0.5, "high": 2.0, "difference": 1.0}
-    known |= dict.fromkeys(ENDS[3:]) | {"interval_over": "problems and seeds"}
+    known |= dict.fromkeys(ENDS[3:]) | {"interval_over": "problems and seeds", "p_holm": 0.01}
     rows = [known | {"condition": "default", "arm": arm} for arm in ("oar_g", "oracle_causal")]
     answer = does_it_matter(pd.DataFrame(rows))
     assert answer is not None
@@ -187,7 +188,44 @@ def test_a_studys_differences_are_read_as_well() -> None:
     assert answer is not None
     assert answer.table[""].tolist() == ["OAR-G, default", "oracle_causal (oracle), default", "OAR-G, long"]
     assert answer.table["shown"].tolist() == ["above", "above", "not told apart"]
-    assert answer.table["seeds to show it"].tolist() == ["", "", "1,200"]
+    assert answer.table["seeds to show it"].tolist() == ["more than 10,000", "more than 10,000", "1,200"]
+    rows = [known | {"condition": "default", "arm": "oar_g", "p_holm": 0.08}]  # one of many that were compared
+    rows += [known | {"condition": "default", "arm": arm, "metric": "pass@1"} for arm in ("oar_p", "grail", "shear")]
+    answer = does_it_matter(pd.DataFrame(rows))
+    assert answer is not None
+    assert answer.short == "OAR-P (pass@1), grail (pass@1) and shear (pass@1) are above the reference."
+    assert answer.table["shown"].iloc[0] == "above alone, not among so many"
+
+
+def test_methods_are_told_of_before_oracles() -> None:
+    known: dict[str, object] = {"condition": "default", "metric": "avg@k", "seeds": 3, "low": -0.5, "high": 2.0}
+    known |= dict.fromkeys(ENDS[2:]) | {"seeds_needed": 9, "p_holm": 1.0}
+    rows = [known | {"arm": "oracle_causal", "difference": 5.0}, known | {"arm": "oar_g", "difference": 1.0}]
+    answer = does_it_matter(pd.DataFrame(rows))
+    assert answer is not None
+    assert (answer.short, answer.number) == (
+        "No method is shown to be above the reference.",
+        "+1.0 [-0.5, +2.0] points (OAR-G)",
+    )
+    answer = does_it_matter(pd.DataFrame(rows[:1]))
+    assert answer is not None
+    assert answer.short == "No oracle is shown to be above the reference."
+
+
+def test_claims_that_no_seeds_suffice_for_are_not_counted_as_tests() -> None:
+    known = {
+        "paper_claim": "A > B",
+        "metric": "avg@k",
+        "value": 1.0,
+        "low": 0.0,
+        "high": 2.0,
+        "unit": "x",
+        "seeds": "1",
+    }
+    answer = what_became_of_the_claims(pd.DataFrame([known | {"verdict": TOO_FEW}] * 4))
+    assert answer is not None
+    assert answer.short == "For 4 there are too few seeds, or too short runs, to tell."
+    assert answer.number == "no verdict"
 
 
 def test_costs_are_read_in_steps_of_grpo() -> None:
