@@ -20,6 +20,7 @@ from oar.statistics.intervals import CONFIDENCE, ENDS
 
 TABLE1 = "table1"  # folder of results/: its answers come first
 CHANCE = "uniform"  # its constant signal
+WHOLE_STEPS = ("steps", "methods")  # parts of the benchmark that take them
 SIGNS = {REPRODUCED: "✓", WITHIN: "≈", NOT_REPRODUCED: "✗", TOO_FEW: "?", NOT_RUN: "–"}
 
 
@@ -154,10 +155,11 @@ def _compared(table: pd.DataFrame) -> pd.DataFrame:
 
 def what_it_costs(table: pd.DataFrame) -> Told | None:
     """From bench_importance.csv: whole training steps in GRPO's."""
-    steps = table[table["part"] == "steps"].pivot_table(index="method", columns="metric", values="value", sort=False)
+    whole = table[table["part"].isin(WHOLE_STEPS) & (table["method"] != GRPO)]
+    steps = whole.pivot_table(index="method", columns="metric", values="value", sort=False)
     if not {"step_ratio", "step_ratio_q1", "step_ratio_q3"} <= set(steps.columns):
         return None
-    steps = steps.drop(index="grpo").sort_values("step_ratio")
+    steps = steps.sort_values("step_ratio")
     names = [label(str(name)) for name in steps.index]
     cells = [
         f"{middle:.2f} {interval_text(low, high, '.2f')}"

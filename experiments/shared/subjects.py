@@ -234,9 +234,17 @@ def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:
 
 def kept_importance(subject: Subject, signal: TrainConfig, folder: Path) -> Tensor:
     """An estimator's importance (N, T), computed once: signals that differ only in what is made of it share it."""
-    made_of = {"estimator": signal.method.estimator, "seed": signal.seed, "probe": asdict(signal.probe)}
-    made_of["text"] = signal.counterfactual.text
-    file = kept_path(folder, signal.method.name, made_of | {"code": code_hash()}, ".npy")
+    made_of = {
+        "estimator": signal.method.estimator,
+        "seed": signal.seed,
+        "probe": asdict(signal.probe),
+        "text": signal.counterfactual.text,
+        "dtype": str(subject.inputs.model.dtype),
+        "code": code_hash(),
+    }
+    if signal.probe.path is not None:  # a reward model may be taught anew where it stands
+        made_of["scorer"] = files_hash(weight_files(Path(signal.probe.path)))
+    file = kept_path(folder, signal.method.name, made_of, ".npy")
 
     def write(importance: NDArray[Any], to: Path) -> None:
         with to.open("wb") as opened:  # numpy gives a path another ending

@@ -241,6 +241,13 @@ def test_costs_are_read_in_steps_of_grpo() -> None:
     assert answer.short == "A step takes 1.20 (OAR-G) to 2.80 (OAR-P) of GRPO's."
     assert answer.line.startswith("OAR-G 1.20 [1.10, 1.30], OAR-P 2.80 [2.70, 2.90]. Measured by itself")
     assert answer.number == "2.80 times GRPO's step (OAR-P)"
+    # The field's methods stand in a part of their own, beside a GRPO of their own.
+    more = [row | {"part": "methods", "method": "prime", "value": 2 * row["value"]} for row in rows[3:6]]
+    more += [row | {"part": "methods"} for row in rows[:3]]
+    answer = what_it_costs(pd.DataFrame(rows + more))
+    assert answer is not None
+    assert answer.short == "A step takes 1.20 (OAR-G) to 5.60 (prime) of GRPO's."
+    assert what_it_costs(pd.DataFrame(rows[:3])) is None  # nothing but GRPO
 
 
 def test_a_signal_no_better_than_chance_is_called_that() -> None:

@@ -1,0 +1,33 @@
+"""What a signal says of kept completions is kept by all that decides it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from experiments.shared.subjects import kept_importance
+from tests.analysis.test_examine import RIGHT, settings, subject, task
+from tests.models import tiny_scorer
+
+
+def teach(folder: Path, seed: int) -> None:
+    """Other weights of a reward model in the same folder, as `make reward-model` leaves them when it is called again."""
+    tiny_scorer(seed, vocab=len(task().tokenizer)).save_pretrained(folder)
+    task().tokenizer.save_pretrained(folder)
+
+
+def test_a_reward_model_that_was_taught_anew_gives_other_importance(tmp_path: Path) -> None:
+    scorer, kept = tmp_path / "scorer", tmp_path / "kept"
+    signal = settings("method=oar_p", "probe=reward_model", f"probe.path={scorer}")
+    teach(scorer, 1)
+    first = kept_importance(subject(RIGHT), signal, kept)
+    assert torch.equal(kept_importance(subject(RIGHT), signal, kept), first)
+    teach(scorer, 2)
+    assert not torch.equal(kept_importance(subject(RIGHT), signal, kept), first)
+
+
+def test_another_precision_has_other_importance(tmp_path: Path) -> None:
+    found, signal = subject(RIGHT), settings("method=oar_gn")
+    first = kept_importance(found, signal, tmp_path)
+    coarse = replace(found, inputs=replace(found.inputs, model=found.inputs.model.to(torch.bfloat16)))
+    assert not torch.equal(kept_importance(coarse, signal, tmp_path), first)
