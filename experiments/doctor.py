@@ -105,11 +105,15 @@ def gpu() -> Check:
 
 def rooms() -> Iterator[Check]:
     """Free memory, disk and shared memory."""
-    memory, disk, shared = psutil.virtual_memory(), shutil.disk_usage(Path.cwd()), shutil.disk_usage(SHARED_MEMORY)
+    memory, disk = psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
     larger, more = "close other programs, or take a larger machine", "in a container, give it more with --shm-size"
     yield room("Memory", memory.available, memory.total, MEMORY_NEEDED, larger)
     yield room("Disk", disk.free, disk.total, DISK_NEEDED, "make room for runs and models")
-    yield room(str(SHARED_MEMORY), shared.free, shared.total, SHARED_MEMORY_NEEDED, more)
+    if SHARED_MEMORY.is_dir():
+        shared = shutil.disk_usage(SHARED_MEMORY)
+        yield room(str(SHARED_MEMORY), shared.free, shared.total, SHARED_MEMORY_NEEDED, more)
+    else:
+        yield Check(str(SHARED_MEMORY), "none (weights pass through the run's folder)")
 
 
 def room(name: str, free: int, total: int, needed: int, remedy: str) -> Check:

@@ -99,7 +99,9 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, lead: tuple[str, str], series: S
     points = pd.DataFrame({"tokens": tokens, "agreement": wide[SPEARMAN]})[tokens > 0].dropna()
     for index, line in enumerate(series.values()):
         known = {text: points.loc[signal] for text, signal in line.items() if signal in points.index}
-        one = family(list(line.values())[-2])  # its ends may be other signals
+        if not known:
+            continue
+        one = family([*line.values()][-2:][0])  # its ends may be other signals
         x, y = zip(*known.values(), strict=True)
         axes.plot(x, y, label=one.label, **style(one))
         for text, point in known.items():  # lines lie close together: their numbers stand above and below in turn

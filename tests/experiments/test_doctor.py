@@ -61,6 +61,12 @@ def test_space_below_the_need_is_the_thing_to_mend() -> None:
     assert "make room" in str(doctor.room("Disk", free=4, total=9, needed=5, remedy="make room").mend)
 
 
+def test_a_machine_without_shared_memory_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path / "shm")
+    *_, shared = doctor.rooms()
+    assert (shared.found, shared.mend) == ("none (weights pass through the run's folder)", None)
+
+
 def test_an_engine_that_cannot_start_is_the_thing_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "write_tiny_model", lambda folder: [1])  # and so there is no model to serve
     check = doctor.engine()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from experiments.fidelity.__main__ import condition_text
-from experiments.fidelity.page import write_fidelity
+from experiments.fidelity.page import draw_fidelity, write_fidelity
 from experiments.gradient_signal.page import write_gradient_signal
 from experiments.omissions.page import write_omissions
 from experiments.recall import page as recall
@@ -118,3 +118,10 @@ def test_a_table_shows_signals_or_their_differences() -> None:
         "| `a - b` | +0.5 [+0.2, +0.8] |  |"
     ]
     assert score_table(rows, "Nobody has it", {("wrong", "m"): "M"}) == ""
+
+
+def test_a_line_of_one_signal_or_of_none_that_was_measured_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
+    table = pd.read_csv(RESULTS / "fidelity" / "fidelity.csv")
+    series = {"mine": {"4": "window_4"}, "other": {"1": "not_measured", "2": "nor_this"}}
+    draw_fidelity(table, tmp_path / "fidelity.png", lead=("oar_gn", "oar_g"), series=series)
+    assert (tmp_path / "fidelity.png").read_bytes().startswith(PNG)
