@@ -35,6 +35,7 @@ def write_coverage(
         resamples=resamples,
         confidence=f"{CONFIDENCE:.0%}",
         settings=SETTINGS,
+        seeds=list(table["seeds"].unique()),
         error=f"{error(simulations):.1%}",
         names=NAMES,
         shares=lines,

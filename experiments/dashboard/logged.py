@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 from omegaconf import OmegaConf
 
+from experiments.dashboard.lines import METHOD
 from experiments.dashboard.panels import SECONDS
-from oar.common.errors import ConfigError
+from oar.common.errors import ConfigError, DataError
 from oar.config.saved import saved_config
-from oar.runs.folder import Run
+from oar.runs.folder import Run, has_logged
 from oar.runs.tracking import METRICS, TIMINGS
 
 SETTINGS = "config.yaml"
@@ -65,11 +66,15 @@ def find_runs(places: Sequence[str | Path]) -> list[Path]:
 
 
 def read_logged(folder: Path) -> Logged:
-    """What the run in `folder` has logged. Raises DataError where it has logged nothing yet."""
+    """What the run in `folder` has logged. Raises DataError where it has logged nothing yet, or is no training run's."""
     settings = saved_config(folder / SETTINGS)
+    if OmegaConf.select(settings, METHOD) is None:
+        raise DataError(
+            f"{folder / SETTINGS} must be that of a training run, but names no {METHOD}: leave {folder} out of runs."
+        )
     run = Run(folder, settings, {})
     frames = [run.metrics]
-    if (folder / TIMINGS).exists():
+    if has_logged(folder, TIMINGS):
         frames.append(run.timings.add_prefix(SECONDS))
     metrics = {str(name): frame[name].dropna() for frame in frames for name in frame}
     return Logged(run, OmegaConf.to_container(settings), metrics)  # type: ignore[arg-type]

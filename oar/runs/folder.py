@@ -155,21 +155,26 @@ def check_same_start(runs: Sequence[Run]) -> None:
             )
 
 
-def has_logged(folder: Path) -> bool:
-    """Whether the run in `folder` has a whole line in metrics.jsonl; taken up again from its start it has none for a while."""
-    log = folder / METRICS
+def has_logged(folder: Path, name: str = METRICS) -> bool:
+    """Whether the run in `folder` has a whole line in its file `name`; taken up again from its start it has none for a while."""
+    log = folder / name
     return log.exists() and b"\n" in log.read_bytes()
 
 
 def read_lines(path: Path) -> pd.DataFrame:
     """A metrics.jsonl or timings.jsonl as a frame indexed by step; undefined metrics are NaN.
 
-    A last line that a kill cut off is left out. Raises DataError where there is no step.
+    A last line that a kill cut off is left out. Raises DataError where there is no step, or a line is none of JSON.
     """
     if not path.exists():
         raise DataError(f"{path} is missing: the cell has not finished.")
     lines, newline, _ = path.read_text(encoding="ascii").rpartition("\n")
-    frame = pd.read_json(StringIO(lines + newline), lines=True, precise_float=True)  # 0.6 is read as 0.6
+    try:
+        frame = pd.read_json(StringIO(lines + newline), lines=True, precise_float=True)  # 0.6 is read as 0.6
+    except ValueError as error:
+        raise DataError(
+            f"{path} must hold a line of JSON for each step, but does not ({error}): mend or remove it."
+        ) from error
     if frame.empty or "step" not in frame.columns:
         raise DataError(f"{path} holds no steps: the cell has not finished.")
     return frame.groupby("step").last()  # a step may have one line for training and one for evaluation

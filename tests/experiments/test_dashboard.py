@@ -19,7 +19,7 @@ from experiments.dashboard.panels import SAMPLES, Panel, all_sections, metrics_o
 from experiments.dashboard.samples import last_samples
 from experiments.dashboard.tables import stage_medians, stage_table, tier_tables
 from oar.analysis.reports.methods import LOOKS, look
-from oar.common.errors import ConfigError
+from oar.common.errors import ConfigError, DataError
 from oar.config import validated
 from tests.config.test_config import composed
 from tests.experiments.dashboard_runs import small_runs
@@ -218,6 +218,19 @@ def test_completions_of_one_problem_stand_together(tmp_path: Path) -> None:
     assert "230 159 0" in first[2], "suppressed"
     assert "0 114 178" in second[2], "boosted"
     assert (answer[1:], end[1:]) == (("answer, not weighted", ""), ("not weighted", ""))
+
+
+def test_a_run_that_begins_again_is_shown_without_its_seconds(tmp_path: Path) -> None:
+    """Cut back to the evaluation before its first step, it has a file of timings without a line."""
+    run = small_runs(tmp_path) / "grpo-seed1"
+    (run / "timings.jsonl").write_text("")
+    assert set(read_logged(run).metrics) == {"train/entropy", "train/reward_mean"}
+    (run / "metrics.jsonl").write_text('{"step": 1, "train/entropy": 1.0}\n{"st\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl must hold a line of JSON for each step"):
+        read_logged(run)
+    (run / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(DataError, match=r"but names no method\.name: leave .* out of runs"):
+        read_logged(run)
 
 
 def test_right_is_what_is_graded_right_whatever_it_earns(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """The verdict's interval holds the true value as often as it says, whatever the noise over seeds; a bootstrap alone does not."""
 
+from pathlib import Path
+
+import pandas as pd
 import pytest
 
-from experiments.coverage.simulation import SETTINGS, coverage
+from experiments.coverage.page import write_coverage
+from experiments.coverage.simulation import INTERVALS, SETTINGS, coverage
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -18,3 +22,14 @@ def test_small_seed_noise_is_that_of_sampling() -> None:
     small = SETTINGS[0]
     assert small.sampling_noise == pytest.approx(small.seed_noise, rel=0.01)
     assert all(one.seed_noise > 3 * one.sampling_noise for one in SETTINGS[1:])
+
+
+def test_the_page_asks_about_the_seeds_that_were_simulated(tmp_path: Path) -> None:
+    rows = [
+        {"setting": setting.name, "seeds": seeds, "interval": name, "coverage": 0.95}
+        for setting in SETTINGS
+        for seeds in (3, 10)
+        for name in INTERVALS
+    ]
+    made = write_coverage(pd.DataFrame(rows), tmp_path, simulations=100, resamples=100, provenance={"command": "x"})
+    assert "over few training seeds (here 3, 10) hold the true difference" in made.read_text()
