@@ -78,7 +78,7 @@ def make_page(cfg: InspectCreditConfig, run: Path, settings: TrainConfig) -> tup
     signals, folders = logged_signals(samples, settings, notes), weights(cfg, run, step)
     for folder in folders:
         source = name_of(folder, run, settings)
-        notes.append(f"{source}: signals computed anew with {origin(folder, step)}.")
+        notes.append(f"{source}: signals computed anew with {origin(folder, drawn_after(settings, step))}.")
         task = Task.named(load_tokenizer(folder), settings.model.marker, settings.template)
         model = load_policy(folder, "float32")  # importance is too coarse in less
         signals += model_signals(model, task, samples, settings, methods, step=step, source=source, notes=notes)
@@ -116,11 +116,16 @@ def name_of(folder: Path, run: Path, settings: TrainConfig) -> str:
     return updates if owner == run.resolve().name else f"{owner}, {updates}"
 
 
-def origin(folder: Path, step: int) -> str:
-    """Which weights these are, and how far from those that drew the completions."""
+def drawn_after(settings: TrainConfig, step: int) -> str:
+    """After how many updates the completions of a training step were drawn; drawn ahead, mostly one update earlier."""
+    return f"{step - 1}" if settings.rollout.max_staleness == 0 or step == 1 else f"{step - 2} or {step - 1}"
+
+
+def origin(folder: Path, drawn: str) -> str:
+    """Which weights these are, and how far from those that drew the completions, after `drawn` updates."""
     if folder.parent.name != CHECKPOINTS:
         return f"the weights in {folder}"
-    return f"the weights after {checkpoint_step(folder)} updates; the completions were drawn after {step - 1}"
+    return f"the weights after {checkpoint_step(folder)} updates; the completions were drawn after {drawn}"
 
 
 def facts(settings: TrainConfig, step: int, samples: list[Sample]) -> dict[str, str]:
@@ -128,7 +133,7 @@ def facts(settings: TrainConfig, step: int, samples: list[Sample]) -> dict[str, 
     gating, right = settings.gating, sum(sample.correct for sample in samples)
     return {
         "run": f"profile {settings.profile}, {label(settings.method.name)}, model {settings.model.name}, seed {settings.seed}",
-        "step": f"{step}; completions drawn by the policy after {step - 1} updates",
+        "step": f"{step}; completions drawn by the policy after {drawn_after(settings, step)} updates",
         "completions": f"{len(samples)}, {right} of them right",
         "gate": f"{gating.name}, tau {gating.tau:g}, beta {gating.beta:g}, floor {gating.floor:g}, threshold {gating.threshold}",
         "probe": f"{settings.probe.name}, warm-up {settings.probe.warmup_steps} steps",

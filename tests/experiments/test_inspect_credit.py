@@ -45,6 +45,15 @@ def test_without_a_checkpoint_the_page_shows_what_was_logged(run: Path) -> None:
     assert "Credit inspector: OAR-G, model embedded, step 7" in inspector_html(page)
 
 
+def test_completions_that_were_drawn_ahead_are_of_older_weights(run: Path) -> None:
+    ahead = settings("rollout.max_staleness=1", "learner.sampler_correction_cap=2")
+    said = [make_page(config(f"run={run}"), run, own)[1].facts["step"] for own in (settings(), ahead)]
+    assert said == [
+        "7; completions drawn by the policy after 6 updates",
+        "7; completions drawn by the policy after 5 or 6 updates",
+    ]
+
+
 def test_a_checkpoint_and_other_weights_stand_side_by_side(run: Path, tmp_path: Path) -> None:
     own = weights_in(run / "checkpoints" / "step_000005")
     other = weights_in(tmp_path / "another" / "checkpoints" / "step_000009")
@@ -57,7 +66,7 @@ def test_a_checkpoint_and_other_weights_stand_side_by_side(run: Path, tmp_path: 
     assert load_tokenizer(own).get_vocab() == task().tokenizer.get_vocab()
     base = weights_in(tmp_path / "base")
     assert weights(config(f"run={run}", f"checkpoint={base}"), run, STEP) == [base]
-    assert (name_of(base, run, settings()), origin(base, STEP)) == ("base", f"the weights in {base}")
+    assert (name_of(base, run, settings()), origin(base, "6")) == ("base", f"the weights in {base}")
     taught = settings()
     taught.model.teach_dir = str(tmp_path)
     assert name_of(base, run, taught) == "the taught base model"
