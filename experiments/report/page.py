@@ -4,9 +4,10 @@ The page is page.html.j2. It has no script, and its policy lets none run and loa
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from experiments.report.folders import INSPECTOR, ResultPage, read_results
 from experiments.report.markdown import PageView, page_view
@@ -46,13 +47,14 @@ def report_html(results: Path, output: Path, sections: Sequence[Section], made: 
         raise DataError(
             f"{results} must hold folders with a page each, but has none: run an experiment first. {' '.join(faults)}"
         )
-    base = Path(os.path.relpath(results, output.parent)).as_posix()
+    base = quote(Path(os.path.relpath(results, output.parent)).as_posix())
     views = {page.name: (page, page_view(page, f"{base}/{page.name}")) for page in pages}
     answers, unanswered = summary(results)
     inspectors = [path.name for path in sorted((results / INSPECTOR).glob("*.html"))]
     shown = {*views, INSPECTOR} if inspectors else {*views}
     notes = [*_unmeasured(sections, shown), *unanswered, *_unread(views), *faults]
     notes += [fault for _, view in views.values() for fault in view.faults]
+    sections = [Section(one.title, _with_those_below(one.experiments, views)) for one in sections]
     named = {name for section in sections for name in section.experiments}
     rest = {name: "" for name in views if name not in named}
     text = rendered(
@@ -66,6 +68,15 @@ def report_html(results: Path, output: Path, sections: Sequence[Section], made: 
         made=made,
     )
     return Report(text, notes)
+
+
+def _with_those_below(experiments: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Behind each experiment those in its folder, which no section names."""
+    return {
+        name: experiments.get(name, "")
+        for experiment in experiments
+        for name in (experiment, *(one for one in names if one.startswith(f"{experiment}/")))
+    }
 
 
 def _unmeasured(sections: Sequence[Section], shown: set[str]) -> Iterator[str]:

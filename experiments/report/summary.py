@@ -54,24 +54,30 @@ class Answer:
     @property
     def folder(self) -> str:
         """Of results/, where the source lies."""
-        return self.source.split("/")[0]
+        return self.source.rpartition("/")[0]
 
 
 def summary(results: Path) -> tuple[list[Answer], list[str]]:
     """All answers that the tables give, in the order of the questions, and a sentence for each that is missing."""
     answers, missing = [], []
     for question in QUESTIONS:
-        files = sorted(results.glob(question.pattern), key=lambda path: (path.parent.name != TABLE1, path.parent.name))
-        if not files:
+        found = {file.parent.relative_to(results).as_posix(): file for file in _files(results, question.pattern)}
+        if not found:
             missing.append(f"“{question.text}” has no answer on top: there is no {question.pattern}.")
-        for file in files:
-            folder, told = file.parent.name, _told(question, file)
+        for folder, file in sorted(found.items(), key=lambda one: (one[0] != TABLE1, one[0])):
+            told = _told(question, file)
             asked = question.text if folder == TABLE1 or "*" not in question.pattern else f"{question.text} ({folder})"
             if told is None:
                 missing.append(f"{folder}/{file.name} does not hold what “{asked}” is answered from.")
             else:
                 answers.append(Answer(asked, told, f"{folder}/{file.name}"))
     return answers, missing
+
+
+def _files(results: Path, pattern: str) -> list[Path]:
+    """Those that fit; where any folder may have one, in folders of folders too."""
+    patterns = [pattern, f"*/{pattern}"] if pattern.startswith("*") else [pattern]
+    return [file for one in patterns for file in results.glob(one)]
 
 
 def _told(question: Question, file: Path) -> Told | None:

@@ -160,6 +160,19 @@ def test_a_question_that_several_folders_answer_says_which(results: Path, tmp_pa
     ]
 
 
+def test_results_in_folders_of_results_are_reported_too(results: Path, tmp_path: Path) -> None:
+    """results/smollm2 holds pages of its own; an odd name of the folder above is no other address."""
+    several = shutil.copytree(results, tmp_path / "all #1")
+    write_folder(several / "recall" / "again", "# Recall again", table=False)
+    shutil.copytree(several / "table1", several / "recall" / "table1")
+    found = report_html(several, tmp_path / "pages" / "report.html", SECTIONS, "")
+    names = re.findall(r'<h3 id="([^"]+)"', found.text)
+    assert names[:4] == ["inspect_credit", "recall", "recall/again", "recall/table1"]
+    assert '<a href="../all%20%231/recall/again/again.md">Recall again</a> (recall/again)</h3>' in found.text
+    assert "Does it matter? (recall/table1)" in article(found, "recall/table1")
+    assert "recall/again has no table beside its page (.csv or .parquet): its numbers cannot be checked." in found.notes
+
+
 def test_above_and_below_need_an_interval_beside_zero(results: Path) -> None:
     table = pd.read_csv(results / "table1" / "differences.csv")
 
