@@ -100,6 +100,8 @@ def which_tokens(table: pd.DataFrame) -> Told | None:
     signals = [name for name in found.index if name in located.index]
     names = {name: label(name) for name in signals}
     of_paper = [name for name in ("oar_p", "oar_g") if name in signals]
+    if not of_paper:
+        return None
     above = [label(name) for name in of_paper if found["low"][name] > found["value"][CHANCE]]
     cells = {
         f"signal, model {model}": names.values(),
@@ -112,7 +114,7 @@ def which_tokens(table: pd.DataFrame) -> Told | None:
         f"{_are(above)} better than chance at the tokens that matter." if above else "OAR does no better than chance."
     )
     line = "; ".join(f"{names[name]} {_of(found, name)}" for name in (*of_paper, CHANCE))
-    best = max(of_paper, key=lambda name: found["value"][name], default=CHANCE)
+    best = max(of_paper, key=lambda name: found["value"][name])
     number = f"AUC {_of(found, best)} ({names[best]})"
     return Told(short, number, f"AUC of causal tokens: {line}.", pd.DataFrame(cells))
 

@@ -272,6 +272,7 @@ def test_a_signal_no_better_than_chance_is_called_that() -> None:
     answer = which_tokens(worse)
     assert answer is not None
     assert answer.short == "OAR does no better than chance."
+    assert which_tokens(table[~table["signal"].isin(["oar_p", "oar_g"])]) is None  # nothing is known of it
 
 
 def test_tables_of_another_form_give_no_answer(tmp_path: Path) -> None:
