@@ -203,6 +203,9 @@ def test_completions_drawn_here_have_the_models_own_logprobs() -> None:
     groups = draw(model, task, problems, temperature=0.7, max_new_tokens=40, seed=1)
     assert groups == draw(model, task, problems, temperature=0.7, max_new_tokens=40, seed=1)
     assert groups != draw(model, task, problems, temperature=0.7, max_new_tokens=40, seed=2)
+    model.generation_config.repetition_penalty = 3.0  # as generation_config.json of some instruction models has it
+    assert groups == draw(model, task, problems, temperature=0.7, max_new_tokens=40, seed=1)
+    assert model.generation_config.repetition_penalty == 3.0  # for others it stays
     for (rollout,), problem in zip(groups, problems, strict=True):
         assert list(rollout.prompt_ids) == task.encode_prompt(problem)
         at = [len(rollout.prompt_ids) - 1 + token for token in range(len(rollout.completion_ids))]

@@ -1,10 +1,11 @@
 """Completions drawn by the model itself, without an engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from oar.rollout.types import Rollout
 from oar.tasks.problem import Problem
@@ -41,7 +42,7 @@ def continued(
     width = max(map(len, prompts))
     ids = torch.tensor([[task.pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _no_defaults(model):
         torch.manual_seed(seed)
         drawn = cast(Any, model).generate(  # its declared type does not admit its own models
             input_ids=ids.to(model.device),
@@ -64,3 +65,14 @@ def continued(
         end, reason = (stops[0] + 1, "stop") if stops else (len(tokens), "length")
         found.append(Rollout(tuple(prompt), tuple(tokens[:end]), tuple(chosen[:end]), 0, reason))
     return found
+
+
+@contextmanager
+def _no_defaults(model: PreTrainedModel) -> Iterator[None]:
+    """Without what the model's generation_config.json adds (repetition_penalty, ...): drawn is the policy's own distribution."""
+    own: Any = model
+    before, own.generation_config = own.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        own.generation_config = before
