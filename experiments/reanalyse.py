@@ -105,7 +105,11 @@ def pictures() -> dict[str, Pictures]:
         "recall": recall.PICTURES,
         **signals.PICTURES,
         **{
-            name: {"fidelity.png": partial(draw_fidelity, lead=tuple(one.pairs[0]), series=one.series)}
+            name: {
+                "fidelity.png": partial(
+                    draw_fidelity, reference=one.reference, lead=tuple(one.pairs[0]), series=one.series
+                )
+            }
             for name, one in (
                 ("fidelity", fidelity),
                 ("smollm2/fidelity", pretrained),

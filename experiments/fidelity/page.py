@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from oar.analysis.reports.figures import dots, legend_below, picture, series_of, style
-from oar.analysis.reports.methods import LOOKS, family, look, looks_of
+from oar.analysis.reports.methods import LOOKS, family, label, look, looks_of
 from oar.analysis.reports.page import write_csv, write_page
 from oar.analysis.signals.agreement import AGREEMENT, BACKWARD, FORWARD
 from oar.analysis.signals.recall import ALL, SPEARMAN
@@ -41,7 +41,8 @@ def write_fidelity(
     """
     first = next(iter(facts))
     write_csv(table, folder / "fidelity.csv")
-    draw_fidelity(table, folder / "fidelity.png", lead=lead, series=series)
+    reference = str(run["reference"])
+    draw_fidelity(table, folder / "fidelity.png", reference=reference, lead=lead, series=series)
     found = {
         (row["condition"], row["signal"], row["split"], row["metric"]): (row["value"], row["low"], row["high"])
         for row in table.to_dict("records")
@@ -52,7 +53,7 @@ def write_fidelity(
             return ""
         return "{0:{3}} [{1:{3}}, {2:{3}}]".format(*found[condition, signal, split, metric], f"{sign}.2f")
 
-    on_lines = {*chain(*(line.values() for line in series.values())), run["reference"]}
+    on_lines = {*chain(*(line.values() for line in series.values())), reference}
     between = [str(name) for name in table["signal"].unique() if name.endswith(BETWEEN_DRAWS)]
     write_page(
         folder / "fidelity.md",
@@ -64,6 +65,7 @@ def write_fidelity(
         },
         first=first,
         lead=lead,
+        called=called(reference),
         facts=facts,
         agreement=AGREEMENT,
         draws=[name.removesuffix(BETWEEN_DRAWS) for name in between],
@@ -75,7 +77,12 @@ def write_fidelity(
     )
 
 
-def draw_fidelity(table: pd.DataFrame, path: Path, *, lead: tuple[str, str], series: Series) -> None:
+def called(reference: str) -> str:
+    """What the signals are held against, in words: OAR-P is exact, whatever a token is changed to."""
+    return f"exact {label(reference)}" if reference.startswith("oar_p") else label(reference)
+
+
+def draw_fidelity(table: pd.DataFrame, path: Path, *, reference: str, lead: tuple[str, str], series: Series) -> None:
     """Above: cost against Spearman under the first condition. Below: the two signals of `lead` under every condition."""
     conditions = list(table["condition"].unique())
     with picture(path, 6.8 + 0.36 * len(conditions)) as figure:
@@ -83,12 +90,13 @@ def draw_fidelity(table: pd.DataFrame, path: Path, *, lead: tuple[str, str], ser
         upper, lower = figure.subfigures(2, 1, height_ratios=heights, squeeze=False).flat
         above, below = upper.subplots(), lower.subplots()
         _draw_costs(above, table[table["condition"] == conditions[0]], lead, series)
+        above.set_ylabel(f"Spearman with {called(reference)}")
         above.set_title(f"cost and fidelity, condition {conditions[0]}")
         legend_below(upper, dict(zip(*reversed(above.get_legend_handles_labels()), strict=True)))
         shown = (table["split"] == ALL) & (table["metric"] == SPEARMAN) & table["signal"].isin(lead)
         rows = table[shown].assign(line=table["condition"], series=table["signal"])
         dots(below, rows, lines=conditions, looks=looks_of(lead), beside=0.0)
-        below.set_xlabel("Spearman with exact OAR-P, 95 % interval over problems")
+        below.set_xlabel(f"Spearman with {called(reference)}, 95 % interval over problems")
         below.set_title("one backward, by condition")
         legend_below(lower, series_of([below], looks_of(lead)))
 
@@ -129,4 +137,3 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, lead: tuple[str, str], series: S
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("tokens through the model for one completion, forward and backward (clean forward included)")
-    axes.set_ylabel("Spearman with exact OAR-P")

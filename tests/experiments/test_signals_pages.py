@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from experiments.fidelity.__main__ import condition_text
 from experiments.fidelity.page import draw_fidelity, write_fidelity
@@ -123,5 +124,19 @@ def test_a_table_shows_signals_or_their_differences() -> None:
 def test_a_line_of_one_signal_or_of_none_that_was_measured_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
     table = pd.read_csv(RESULTS / "fidelity" / "fidelity.csv")
     series = {"mine": {"4": "window_4"}, "other": {"1": "not_measured", "2": "nor_this"}}
-    draw_fidelity(table, tmp_path / "fidelity.png", lead=("oar_gn", "oar_g"), series=series)
+    draw_fidelity(table, tmp_path / "fidelity.png", reference="oar_p", lead=("oar_gn", "oar_g"), series=series)
     assert (tmp_path / "fidelity.png").read_bytes().startswith(PNG)
+
+
+def test_fidelity_is_to_what_the_signals_were_held_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the pretrained model that is the knock-out, and OAR-P's mask is one of the signals."""
+    figures: list[Figure] = []
+    monkeypatch.setattr("oar.analysis.reports.figures.save_png", lambda figure, _: figures.append(figure))
+    folder = RESULTS / "smollm2" / "fidelity"
+    provenance = json.loads((folder / "provenance.json").read_text())
+    provenance["command"] = "python -m experiments.fidelity compared=smollm2"  # since then it has no random token
+    write_fidelity_page(pd.read_csv(folder / "fidelity.csv"), provenance, tmp_path)
+    assert "Spearman with exact OAR-P knock-out under" in (tmp_path / "fidelity.md").read_text()
+    above, below = figures[0].get_axes()
+    assert above.get_ylabel() == "Spearman with exact OAR-P knock-out"
+    assert below.get_xlabel().startswith("Spearman with exact OAR-P knock-out, ")
