@@ -61,12 +61,22 @@ def neutral_text(signals: Mapping[str, TrainConfig]) -> str | None:
     return texts[0] if texts else None
 
 
+def _beside_exact(plan: Plan) -> Study:
+    """Raises ConfigError where the first signal, which the others are held against, is not exact OAR-P."""
+    first = next(iter(plan.signals))
+    if plan.signals[first].method.name != "oar_p":
+        raise ConfigError(
+            f"shown must begin with exact OAR-P (method=oar_p), which the others are held against, but begins with {first!r}."
+        )
+    return method_signals
+
+
 MEASURES: dict[str, Callable[[Plan], Study]] = {
     "mask_artefacts": lambda plan: partial(mask_artefacts, kinds=_counterfactuals(plan.signals)),
     "proxy_mismatch": lambda _: proxy_mismatch,
     "error_location": lambda _: error_location,
-    "method_signals": lambda _: method_signals,
-    "open_outcomes": lambda _: method_signals,
+    "method_signals": _beside_exact,
+    "open_outcomes": _beside_exact,
 }
 
 
@@ -84,6 +94,7 @@ class SignalsConfig(SubjectConfig):
         self.signals = {name: self.signals[name] for name in self.shown}
         super().__post_init__()
         one_of("study", self.study, tuple(MEASURES))
+        require(bool(self.shown), "shown", "signals, one at least", self.shown)
         stated = self.study != "open_outcomes" or bool(self.scorer)
         require(stated, "scorer", "the folder of a reward model (make reward-model)", self.scorer)
 

@@ -47,6 +47,8 @@ REFUSED = {
         ("shown=[oar_p,surprisal] pairs=[]", "signals that change tokens .*'surprisal'"),
         ("shown=[oar_p,oar_p_knockout] pairs=[]", "one of counterfactual=resampled.*but has pad, knockout"),
         ("shown=[oar_p_knockout,oar_p,oar_p_resampled] pairs=[]", "a signal of counterfactual=pad first"),
+        ("study=proxy_mismatch shown=[] pairs=[]", r"shown must be signals, one at least, but is \[\]"),
+        ("study=method_signals shown=[entropy,oar_p] pairs=[]", "shown must begin with exact OAR-P .*'entropy'"),
         ("samples=0", "samples must be 1 or more"),
         ("study=open_outcomes", "scorer must be the folder of a reward model"),
     ],
