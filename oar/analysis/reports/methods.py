@@ -73,6 +73,7 @@ LOOKS = {
     "oar_s_attention": Look("OAR-S attention", PINK, "<"),
     "oar_s_advantage": Look("OAR-S advantage", PINK, "D"),
     "oar_s_outcome": Look("OAR-S outcome", PINK, "*"),
+    "oar_s_outcome_even": Look("OAR-S outcome even", PINK, "d"),  # beside OAR-S outcome shuffled, which has its marker
     "surprisal": Look("surprisal", BLACK, "*"),
     "uniform": Look("uniform (chance)", GREY, "o"),
     "best_by_class": Look("best by class", GREY, "*"),
