@@ -59,7 +59,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def load_policy(folder: Path, dtype: str) -> PreTrainedModel:
-    """The folder's model on this machine's device, dropout off. Raises DataError where there is none."""
+    """The folder's model on this machine's device, dropout off. Raises DataError where there is none, or not all of it."""
     return _loaded(AutoModelForCausalLM, folder, dtype)
 
 
@@ -109,15 +109,23 @@ def _loaded(auto: Any, folder: Path, dtype: str) -> PreTrainedModel:
     disable_progress_bar()
     weight_files(folder)
     try:
-        model = auto.from_pretrained(
+        model, found = auto.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
             attn_implementation="sdpa",
             use_safetensors=True,
             trust_remote_code=False,  # None, the default, would ask on the terminal
+            ignore_mismatched_sizes=True,  # told below, in a sentence
+            output_loading_info=True,
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"{folder} must hold a model, but: {str(error).splitlines()[0]}") from error
+    # transformers draws these at random, and only warns.
+    if drawn := sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}):
+        raise DataError(
+            f"{folder} must hold all weights of a {type(model).__name__} in the sizes of its config.json, but {len(drawn)} are "
+            f"missing or of another size, {drawn[0]} among them: take the folder of such a model, or copy it again."
+        )
     assert isinstance(model, PreTrainedModel)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return model.eval().to(device)
