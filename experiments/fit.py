@@ -57,7 +57,9 @@ def main(config: DictConfig) -> None:
         return
     frame = pd.DataFrame(found)
     tokens = frame["micro_batch_tokens"].astype(float)  # NaN where none fits
-    frame["fit"] = tokens.map("{:,.0f}".format).where(tokens.notna(), frame["least_gib"].map("{:.0f} GiB".format))
+    frame["fit"] = tokens.map("{:,.0f}".format).where(
+        tokens.notna(), frame["least_gib"].astype(float).map("{:.0f} GiB".format)
+    )
     frame["fit"] = frame["fit"].where(frame["refused"].isna(), "refused")
     run = ["profile", "model", "lora", "gpus", CACHE]
     table = frame.pivot_table("fit", run, "method", aggfunc="first", sort=False).reset_index().rename_axis(columns=None)
@@ -85,14 +87,14 @@ def fits(cfg: FitConfig, typed: Sequence[str]) -> Iterator[dict[str, object]]:
             run = replace(run, rollout=replace(run.rollout, kv_cache_gib=scaled))
         about = {"profile": profile, "model": run.model.name, "lora": lora, "gpus": assume.devices}
         for method in cfg.methods:
-            own, refused = replace(run, method=settings[method]), None  # it may hold a teacher, or add a loss
+            sizes: dict[str, object] = {"micro_batch_tokens": None, "least_gib": None}
+            refused = None
             try:
+                own = replace(run, method=settings[method])  # it may hold a teacher, or add a loss
                 Method.built(own)
+                sizes = asdict(largest_fit(own, plan.model, assume, signals[method], plan.scorer))
             except ConfigError as error:
                 refused = str(error)
-            sizes: dict[str, object] = {"micro_batch_tokens": None, "least_gib": None}
-            if refused is None:
-                sizes = asdict(largest_fit(own, plan.model, assume, signals[method], plan.scorer))
             yield {**about, CACHE: run.rollout.kv_cache_gib, "method": method, **sizes, "refused": refused}
 
 

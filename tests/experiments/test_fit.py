@@ -100,3 +100,13 @@ def test_bad_input_is_one_sentence(arguments: list[str], said: str) -> None:
     assert out.startswith("error: ")
     assert out.count("\n") == 1
     assert said in out
+
+
+def test_a_method_that_no_run_may_have_is_refused_beside_the_others() -> None:
+    """`sdpo` by its settings, `prime` when it is built; a table of refused methods alone has no sizes."""
+    fits, refused = found("profiles=[single_gpu]", "methods=[grpo,sdpo]", "loras=[none]")
+    assert (fits["refused"], refused["micro_batch_tokens"]) == (None, None)
+    assert "method.teacher.kind must be" in str(refused["refused"])
+    code, out = run("fit", "profiles=[single_gpu]", "methods=[prime]", "loras=[none]")
+    assert code == 0, out
+    assert "refused, prime: " in out
