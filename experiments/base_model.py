@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from oar.command_line.entry import entry
 from oar.config import DataConfig, ModelConfig, validated
+from oar.config.checks import require
 from oar.launch.start_model import model_folder
 from oar.tasks.embedded.base_model import RECORD
 
@@ -17,6 +18,9 @@ class BaseModelConfig:
 
     model: ModelConfig
     data: DataConfig
+
+    def __post_init__(self) -> None:
+        require(self.model.path is None, "model.path", "null here, where a model is taught", self.model.path)
 
 
 @entry

@@ -22,6 +22,7 @@ from oar.common.errors import DataError
 from oar.common.files import whole_folder
 from oar.common.provenance import ROOT, versions
 from oar.config import ModelConfig, validated
+from oar.config.checks import require
 from oar.model.from_gguf import convert
 from oar.model.load import weight_files
 
@@ -35,6 +36,9 @@ class Smollm2Config:
     """Where the folder is to be: `model.path`."""
 
     model: ModelConfig
+
+    def __post_init__(self) -> None:
+        require(self.model.path is not None, "model.path", "the folder that is to be made", None)
 
 
 @entry

