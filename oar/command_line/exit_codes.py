@@ -36,8 +36,11 @@ def explain_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno not in MENDABLE:
             raise
+        where = (
+            "" if error.filename is None else f": {error.filename}"
+        )  # a write, unlike an open, does not know its file
         print(
-            f"error: {error.strerror}: {error.filename}; make room or choose another folder.",
+            f"error: {error.strerror}{where}; make room or choose another folder.",
             file=sys.stderr,
             flush=True,
         )

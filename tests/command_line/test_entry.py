@@ -12,6 +12,7 @@ from experiments import train
 from experiments.study import __main__ as study
 from experiments.table1 import __main__ as table1
 from oar.command_line.entry import OURS
+from oar.command_line.exit_codes import explain_errors
 from oar.command_line.overrides import CONF
 from oar.common.errors import ConfigError, did_you_mean
 from tests.programs import SHELL
@@ -263,3 +264,9 @@ def test_the_nearest_name_is_meant() -> None:
     assert did_you_mean("sede", known) == "; did you mean seed?"
     assert did_you_mean("template", known) == ""
     assert ConfigError.exit_code == 2
+
+
+def test_a_full_disk_is_told_without_a_file_that_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), explain_errors(), Path("/dev/full").open("w", buffering=1) as full:
+        full.write("a line\n")
+    assert capsys.readouterr().err == "error: No space left on device; make room or choose another folder.\n"
