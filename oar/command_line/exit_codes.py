@@ -36,9 +36,8 @@ def explain_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno not in MENDABLE:
             raise
-        where = (
-            "" if error.filename is None else f": {error.filename}"
-        )  # a write, unlike an open, does not know its file
+        # A write, unlike an open, does not know its file.
+        where = "" if error.filename is None else f": {error.filename}"
         print(
             f"error: {error.strerror}{where}; make room or choose another folder.",
             file=sys.stderr,
