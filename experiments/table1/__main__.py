@@ -78,7 +78,7 @@ def already_there(cfg: Table1Config, typed: Sequence[str], folder: Path, asked: 
     own, jobs = {job.folder for job in asked}, []
     for path in sorted((folder / "cells").glob("*-seed[0-9]*/evaluation.json")):
         arm, _, seed = path.parent.name.rpartition("-seed")
-        if path.parent not in own and arm.removesuffix(SHUFFLED) in (BASE, *options_of("method")):
+        if path.parent not in own and seed.isdecimal() and arm.removesuffix(SHUFFLED) in (BASE, *options_of("method")):
             jobs.append(cell(cfg, typed, folder, arm, int(seed)))
     return [job for job in jobs if job.provenance() is not None]
 

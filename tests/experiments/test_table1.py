@@ -350,6 +350,8 @@ def test_what_other_commands_finished_here_stands_in_the_table(tmp_path: Path) -
         finish("oar_p", 1, 5, "method=oar_p", "learner.lr=1e-3")
         finish("oar_gn", 1, 4, "method=oar_gn")
         finish("gone", 1, 5)
+        (tmp_path / "cells" / "oar_g-seed1").rename(tmp_path / "cells" / "oar_g-seed1-old")  # put aside by a person
+        finish("oar_g", 1, 5, "method=oar_g")
         typed = ["methods=[grpo]", "seeds=1", "steps=5"]
         found = already_there(cfg, typed, tmp_path, plan(cfg, typed, tmp_path))
     assert [(job.arm, job.settings.seed) for job in found] == [("base", 2), ("oar_g", 1), ("oar_g_shuffled", 3)]
