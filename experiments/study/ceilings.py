@@ -42,6 +42,8 @@ TEMPLATE = Path(__file__).with_name("ceilings.md.j2")
 CONTINUED = "train/continuation_tokens"
 COSTS = ("steps", "tokens", "seconds")
 MAP, STANDING, REWARDS, RATES = "map.png", "standing.png", "rewards.png", "rates.png"
+# Keys of a study that hold names: what is typed below them is for no run.
+OF_THE_STUDY = ("arms", "arms_of", "conditions", "expected", "in_words", "logged", "seeds_of")
 AUC = "causal_auc"  # of a run: what its credit found
 
 
@@ -133,7 +135,8 @@ def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
 
 def added(commands: Sequence[str], overrides: Sequence[str]) -> dict[str, int]:
     """What commands of this study add for their runs to the `overrides` of all runs, by how many do."""
-    typed = [[one for one in shlex.split(text) if re.match(r"(?!arms_of)[a-z_]+\.[^=]*=", one)] for text in commands]
+    named = re.compile(rf"(?!({'|'.join(OF_THE_STUDY)})\.)[a-z_]+\.[^=]*=")
+    typed = [[one for one in shlex.split(text) if named.match(one)] for text in commands]
     more = [" ".join(one for one in own if one not in overrides) for own in typed]
     return dict(Counter(filter(None, more)))
 

@@ -58,6 +58,7 @@ def test_what_commands_add_for_their_runs() -> None:
     longer = f"{plain} learner.steps=400"
     commands = [plain, longer, longer, f"{plain} 'model.dtype=bfloat16' learner.steps=9"]
     assert added(commands, []) == {"learner.steps=400": 2, "model.dtype=bfloat16 learner.steps=9": 1}
+    assert added([f"{plain} seeds_of.one=3 in_words.one=short arms.grpo=[]"], []) == {}  # of the study, for no run
     assert added(commands, ["learner.steps=400"]) == {"model.dtype=bfloat16 learner.steps=9": 1}
 
 
