@@ -71,6 +71,10 @@ class StudyConfig(TrainConfig):
                 raise ConfigError(f"Every entry of pairs must hold two of the arms, but one is {pair}.")
         if len({*self.rates}) < len(self.rates):
             raise ConfigError(f"rates must differ from one another, but are {self.rates}.")
+        if self.beside and not self.ceilings:
+            raise ConfigError(
+                f"beside must be empty where ceilings=false, whose page takes no earlier runs, but is {self.beside}."
+            )
         if not self.conditions:
             raise ConfigError("conditions must hold one at least, e.g. default: [].")
         least = min([self.seeds, *self.seeds_of.values()])
@@ -117,7 +121,8 @@ class StudyConfig(TrainConfig):
         changed, arms, seeds = self.conditions, self.arms_of, self.seeds_of
         self.conditions = {new: [*changed[name], f"learner.lr={rate}"] for new, (name, rate) in at.items()}
         self.arms_of = {new: arms[name] for new, (name, _) in at.items() if name in arms}
-        self.seeds_of = seeds | {new: seeds[name] for new, (name, _) in at.items() if name in seeds}
+        self.seeds_of = {name: of for name, of in seeds.items() if name not in changed}
+        self.seeds_of |= {new: seeds[name] for new, (name, _) in at.items() if name in seeds}
 
     def compared(self) -> Iterator[tuple[str, str, list[str]]]:
         """Condition, arm and overrides of all that is run under a seed."""
@@ -154,6 +159,8 @@ def main(config: DictConfig) -> None:
 def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
     """The overrides of every run, the study's and those `typed`. Raises ConfigError for one that conditions or arms set."""
     said = {"seed": "type seeds=3 for the seeds 1 to 3"}
+    if cfg.rates:
+        said["learner.lr"] = "rates sets it; type rates=[3e-4], or rates=[] for the profile's"
     for kind, changes in (("conditions", cfg.conditions), ("arms", cfg.arms)):
         for name, how in changes.items():
             said |= {key_of(text): f"{kind}.{name} sets it" for text in how}

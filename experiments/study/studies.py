@@ -99,7 +99,8 @@ def logged_means(runs: Sequence[Run], names: Sequence[str]) -> pd.DataFrame:
             for run in runs
             for name in names
             if name in run.metrics
-        ]
+        ],
+        columns=["condition", "arm", "seed", "name", "value"],  # of a metric that no run has: a table without rows
     )
 
 

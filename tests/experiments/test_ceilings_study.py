@@ -59,6 +59,12 @@ def test_what_is_typed_replaces_what_the_study_says_of_all_runs() -> None:
     assert len(of_study) == len(cfg.overrides) - 1
 
 
+def test_a_rate_that_rates_would_replace_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.lr cannot be given here: rates sets it; type rates=\[3e-4\]"):
+        overrides_of_all(study("rates=[1e-3]"), ["learner.lr=0.1"])
+    assert "learner.lr=0.1" in overrides_of_all(study("rates=[]"), ["learner.lr=0.1"])
+
+
 def test_larger_batches_and_longer_sheets_are_conditions() -> None:
     """The same base model as in smaller batches, another one for longer sheets."""
     cfg = study()

@@ -240,6 +240,7 @@ def test_a_study_that_cannot_work_is_refused() -> None:
         ("pairs=[[grpo, best]]", "pairs must hold two of the arms, but one is"),
         ("seeds=0", "seeds must be 1 or more"),
         ("rates=[1e-4,0.0001]", "rates must differ from one another, but are"),
+        ("beside=[results/ceilings]", "beside must be empty where ceilings=false"),
         ("first_seed=4", "first_seed must be 3 at most, the least of seeds and seeds_of, but is 4"),
         ("+arms_of.default=[oar_g]", "arms_of.default must hold the reference 'grpo' and one more"),
         ("+arms_of.default=[grpo]", "arms_of.default must hold the reference 'grpo' and one more"),
@@ -353,3 +354,18 @@ def test_an_arm_far_from_all_others_does_not_squeeze_them(monkeypatch, tmp_path)
     assert [text.get_text() for text in drawn[1].axes[0].texts] == []  # of two, none is far from the others
     draw_differences(table, tmp_path / "forest.png", reference="grpo")
     assert [text.get_text() for text in drawn[2].axes[0].texts] == ["+24.0 ▸"]
+
+
+def test_a_metric_that_no_run_logs_costs_no_page(tmp_path) -> None:
+    runs = [finished(tmp_path / "runs", arm, 1, {"a": EASY}) for arm in ("grpo", "oar_g")]
+    about = toy_study() | {"logged": {"train/nothing": "nothing"}}
+    assert "While they trained" not in write_results(about, runs, tmp_path / "toy", {"command": "toy"}).read_text()
+
+
+def test_a_page_counts_the_seeds_from_the_first_on(tmp_path) -> None:
+    """Of seeds 2 to 3 an arm that has none above 2 has one."""
+    runs = [finished(tmp_path / "runs", "grpo", seed, {"a": EASY}) for seed in (2, 3)]
+    runs.append(finished(tmp_path / "runs", "oar_g", 2, {"a": EASY}))
+    about = toy_study() | {"first_seed": 2, "seeds": 3, "seeds_of": {"oar_g": 2}}
+    text = write_results(about, runs, tmp_path / "toy", {"command": "toy"}).read_text()
+    assert "2 training seeds (2 to 3) for every arm under every condition, but 1 for `oar_g`" in text

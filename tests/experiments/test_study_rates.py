@@ -36,7 +36,7 @@ def about():
 def test_every_rate_is_a_condition_of_an_accuracy_study_and_keeps_its_seeds_and_arms() -> None:
     rates = ("rates=[1e-4,2e-4]", "seeds=2", "mistakes=false", "+seeds_of.default=1", "+arms_of.default=[grpo,oar_g]")
     cfg, jobs = study("controls", *SMALL, *rates)
-    assert [*cfg.conditions] == ["default-lr0.0001", "default-lr0.0002"]
+    assert [*cfg.conditions] == [*cfg.seeds_of] == ["default-lr0.0001", "default-lr0.0002"]
     found = [(job.condition, job.arm, job.settings.seed, job.settings.learner.lr) for job in jobs]
     assert found == [(f"default-lr{rate:g}", arm, 1, rate) for rate in (1e-4, 2e-4) for arm in ("grpo", "oar_g")]
 
