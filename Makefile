@@ -141,12 +141,14 @@ train-with-trl: setup ## The embedded task with TRL's trainer and OAR's weights
 # Two runs at a time, as Table 1 has it; a run keeps about one core busy and its server takes 2 GiB.
 # The base model first: workers that start together would each teach it.
 , := ,
+# ARGS within the double quotes of an override, within the single quotes of the shell.
+args_told = ARGS=\"$(subst ','\'',$(subst ",\\\",$(ARGS)))\"
 define sweep
 	@$(BIN)/python -m experiments.base_model
 	@$(BIN)/python -m experiments.train -m hydra/launcher=joblib hydra.launcher.n_jobs=2 hydra.sweep.dir=multirun/$(subst -,_,$@) resume=auto \
 		method=$(or $(METHOD),oar_g) learner.steps=$(or $(STEPS),40) seed=$(shell seq -s, $(or $(SEEDS),2)) $(1) $(ARGS)
 	$(if $(OUT),@$(BIN)/python -m experiments.stability 'folders=[multirun/$(subst -,_,$@)]' 'output_dir=$(OUT)' \
-		'repeat="make $@ $(strip $(foreach v,$(takes.$@),$(if $($v),$v=$($v))))"')
+		'repeat="make $@ $(strip $(foreach v,$(takes.$@),$(if $($v),$v=$($v))) $(if $(ARGS),$(args_told)))"')
 endef
 
 sweep-gating: setup ## The stability frontier: tau x beta x two seeds; with OUT its page

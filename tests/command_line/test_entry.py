@@ -1,12 +1,14 @@
 """How programs are started and how they end: mistakes of the command line, faults of our own, paths, make."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from experiments import train
 from experiments.study import __main__ as study
@@ -248,6 +250,14 @@ def test_make_hands_variables_on() -> None:
     sweep = make("sweep-gating", "METHOD=oar_p", "SEEDS=3", "STEPS=5", "OUT=here").stdout
     assert "method=oar_p learner.steps=5 seed=1,2,3 gating.tau=0.2,0.4,0.7,0.9 gating.beta=1,2,4" in sweep
     assert 'repeat="make sweep-gating METHOD=oar_p SEEDS=3 STEPS=5 OUT=here"' in sweep
+
+
+def test_the_page_of_a_sweep_repeats_what_args_added() -> None:
+    typed = """'probe=as_mean' tracking.notes='"two words"' learner.lr=1e-3"""
+    *_, line = make("sweep-gating", "OUT=here", f"ARGS={typed}").stdout.splitlines()
+    (repeat,) = (word for word in shlex.split(line) if word.startswith("repeat="))
+    command = OverridesParser.create().parse_override(repeat).value()
+    assert shlex.split(command) == ["make", "sweep-gating", "OUT=here", f"ARGS={typed}"]
 
 
 def make(*arguments: str) -> "subprocess.CompletedProcess[str]":
