@@ -5,9 +5,7 @@ sigmoid(score) what the verifier says of them. What it is good for is told on pr
 """
 
 import json
-import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +15,14 @@ import torch
 import torch.nn.functional as F
 from omegaconf import DictConfig
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from experiments.shared.reward_models import RECORD
 from oar.analysis.signals.draw import draw
 from oar.command_line.entry import entry
 from oar.common.cache import kept_path
 from oar.common.errors import DataError
+from oar.common.files import whole_folder
 from oar.common.provenance import ROOT, collect_provenance, files_hash, git_state
 from oar.common.seeding import derive_seed, generator
 from oar.config import TrainConfig, build, validated
@@ -87,7 +86,7 @@ def main(config: DictConfig) -> None:
 
 
 def teach(cfg: RewardModelConfig, base: Path, folder: Path) -> None:
-    """Draw, learn, judge, write; the folder appears by one rename."""
+    """Draw, learn, judge, write."""
     started, git = datetime.now(UTC), git_state(ROOT)
     policy, tokenizer = load_policy(base, "float32"), load_tokenizer(base)
     task = Task.named(tokenizer, cfg.model.marker, cfg.template)
@@ -100,7 +99,7 @@ def teach(cfg: RewardModelConfig, base: Path, folder: Path) -> None:
     judged = drawn(cfg, policy, task, held_out, "held out")
     refuse_one_kind(data, "problems")
     refuse_one_kind(judged, "held_out")
-    model = learned(cfg, policy, data)
+    model = learned(cfg, policy, data, task.pad_id)
     with torch.no_grad():
         parts = torch.arange(len(judged.sequences)).split(cfg.examples)
         scores = torch.cat([score(model, judged, rows).cpu() for rows in parts])
@@ -113,14 +112,17 @@ def teach(cfg: RewardModelConfig, base: Path, folder: Path) -> None:
         "accuracy": float(((scores > 0) == judged.correct.bool()).float().mean()),
         "provenance": collect_provenance(asdict(cfg), started=started, git=git),
     }
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
+    publish(model, tokenizer, record, folder)
+
+
+def publish(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, record: Mapping[str, object], folder: Path
+) -> None:
+    """Write all of it, whole or not at all; where another program was sooner, its folder stays."""
+    with whole_folder(folder) as unfinished:
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         (unfinished / RECORD).write_text(json.dumps(record, indent=2) + "\n")
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def drawn(
@@ -155,9 +157,14 @@ def refuse_one_kind(data: Graded, key: str) -> None:
         )
 
 
-def learned(cfg: RewardModelConfig, policy: PreTrainedModel, data: Graded) -> PreTrainedModel:
-    """The policy's decoder under a new head, after `cfg.epochs` passes of AdamW whose rate falls to 0."""
+def learned(cfg: RewardModelConfig, policy: PreTrainedModel, data: Graded, padding: int) -> PreTrainedModel:
+    """The policy's decoder under a new head, after `cfg.epochs` passes of AdamW whose rate falls to 0.
+
+    padding: the tokenizer's, for a policy that names none.
+    """
     config = policy.config
+    if config.pad_token_id is None:
+        config.pad_token_id = padding
     config.num_labels = 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(cfg.seed, "reward model", "head"))
