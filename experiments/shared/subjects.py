@@ -200,12 +200,7 @@ def draw(
     """The folder of a model's completions, drawn with its weights as `version` where they are not there yet."""
     cfg, settings, task = plan.cfg, plan.settings, own_task(plan, model)
     sampling = task.ending(Sampling(cfg.samples, settings.rollout.temperature, settings.rollout.max_new_tokens))
-    made_of = {
-        "weights": files_hash(weight_files(model)),
-        "problems": [task.render(problem) for problem in plan.problems],
-        "sampling": asdict(sampling),
-        "seed": cfg.seed,
-    }
+    folder = completions_folder(plan, name, model, task, sampling)
 
     def made() -> pd.DataFrame:
         client, sync = engine().client, engine().sync
@@ -215,9 +210,21 @@ def draw(
             groups = client.generate(prompts, sampling, seed=derive_seed(cfg.seed, "recall"), expected_version=version)
         return pd.DataFrame([{"group": at, **asdict(drawn)} for at, group in enumerate(groups) for drawn in group])
 
-    folder = kept_path(plan.work / "completions", name, made_of)
     kept_table(folder / COMPLETIONS, made)
     return folder
+
+
+def completions_folder(plan: Plan, name: str, model: Path, task: Task, sampling: Sampling) -> Path:
+    """The folder of the completions that `draw` draws, named by all that decides them."""
+    made_of: dict[str, object] = {
+        "weights": files_hash(weight_files(model)),
+        "problems": [task.render(problem) for problem in plan.problems],
+        "sampling": asdict(sampling),
+        "seed": plan.cfg.seed,
+    }
+    if plan.settings.model.dtype != "float32":  # whose folders had their names before another one was told apart
+        made_of["dtype"] = plan.settings.model.dtype
+    return kept_path(plan.work / "completions", name, made_of)
 
 
 def load_subject(plan: Plan, model: Path, completions: Path) -> Subject:

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
-from experiments.shared.subjects import kept_importance
+from experiments.shared.subjects import Plan, completions_folder, kept_importance
+from oar.config.evaluation import Sampling
 from tests.analysis.test_examine import RIGHT, settings, subject, task
-from tests.models import tiny_scorer
+from tests.models import tiny_model, tiny_scorer
 
 
 def teach(folder: Path, seed: int) -> None:
@@ -31,3 +34,15 @@ def test_another_precision_has_other_importance(tmp_path: Path) -> None:
     first = kept_importance(found, signal, tmp_path)
     coarse = replace(found, inputs=replace(found.inputs, model=found.inputs.model.to(torch.bfloat16)))
     assert not torch.equal(kept_importance(coarse, signal, tmp_path), first)
+
+
+def test_another_precision_draws_completions_of_its_own(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    cfg: Any = SimpleNamespace(seed=1)
+
+    def folder(dtype: str) -> Path:
+        run = settings(f"model.dtype={dtype}")
+        plan = Plan(cfg, run, run, {}, [], tmp_path / "work")
+        return completions_folder(plan, "base", tmp_path, task(), Sampling(2, 1.0, 8))
+
+    assert folder("float32") == folder("float32") != folder("bfloat16")
