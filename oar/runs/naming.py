@@ -34,7 +34,9 @@ def run_name(cfg: TrainConfig, overrides: Sequence[str]) -> str:
     A run of no training steps is the base model's, whatever its method.
     """
     method = cfg.method.name if cfg.learner.steps else "base"
-    told = [_told(text) for text in overrides if not text.startswith((*SILENT, "hydra", "method=", "profile="))]
+    told = [
+        _told(text) for text in overrides if not text.lstrip("+~").startswith((*SILENT, "hydra", "method=", "profile="))
+    ]
     seed = f"seed{cfg.seed}"
     return "-".join([method, *told])[: LONGEST - len(seed) - 1] + f"-{seed}"
 

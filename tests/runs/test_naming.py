@@ -16,6 +16,7 @@ def settings(*overrides: str) -> TrainConfig:
     [
         (["method=oar_g", "gating.tau=0.4", "seed=1"], "oar_g-tau0.4-seed1"),
         (["method=oar_g", "gating.tau=0.2", "gating.beta=1", "seed=2"], "oar_g-tau0.2-beta1-seed2"),
+        (["method=oar_g", "++seed=2", "++gating.tau=0.2"], "oar_g-tau0.2-seed2"),
         (["learner.lr=1e-5", "gating=boost_only"], "grpo-lr1e-5-boost_only-seed1"),
         (["method=grpo", "learner.steps=0", "seed=3"], "base-seed3"),
         (["data.source.tiers=[words1,words2]"], "grpo-words1_words2-seed1"),
