@@ -92,14 +92,23 @@ def read_run(folder: Path, *, arm: str = "", condition: str = "") -> Run:
     for file in files:
         if not file.is_file():
             raise DataError(f"{file} is missing: finish that run, or correct the path.")
-    settings = saved_config(files[0])
-    provenance = json.loads(files[1].read_text(encoding="utf-8")).get("provenance")
-    if not isinstance(provenance, dict):
+    provenance = _provenance(files[1])
+    if provenance is None:
         raise DataError(f"{files[1]} must say where its numbers come from, but does not: run again with this version.")
     missing = {"identity", "measure", "step"} - set(provenance)
     if missing:
         raise DataError(f"{files[1]} does not say {', '.join(sorted(missing))}: run again with this version.")
-    return Run(folder, settings, provenance, arm, condition)
+    return Run(folder, saved_config(files[0]), provenance, arm, condition)
+
+
+def _provenance(evaluation: Path) -> dict[str, Any] | None:
+    """Where evaluation.json says that its numbers come from; None where it does not, or is damaged."""
+    try:
+        found = json.loads(evaluation.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    provenance = found.get("provenance") if isinstance(found, dict) else None
+    return provenance if isinstance(provenance, dict) else None
 
 
 def step_seconds(runs: Iterable[Run]) -> float:
@@ -119,9 +128,9 @@ def finished(folder: Path, settings: TrainConfig) -> dict[str, Any] | None:
     A run that has reached `evaluation.stop_at` has finished, whatever its step.
     """
     evaluation = folder / "evaluation.json"
-    if not evaluation.exists():
+    found = _provenance(evaluation) if evaluation.exists() else None
+    if found is None:
         return None
-    found: dict[str, Any] = json.loads(evaluation.read_text(encoding="utf-8")).get("provenance", {})
     wanted = {"identity": settings.identity(), "measure": settings.measure()}
     done = found.get("step") == settings.learner.steps or found.get("reached", False)
     return found if done and {key: found.get(key) for key in wanted} == wanted else None
