@@ -43,6 +43,7 @@ class DataCheckConfig:
 
     def __post_init__(self) -> None:
         require(0 < self.overlap <= 1, "overlap", "above 0 and at most 1", self.overlap)
+        require(bool(self.train or self.train_files), "train", "with train_files at least one set", self.train)
         require(bool(self.benchmarks), "benchmarks", "at least one name of conf/benchmark", self.benchmarks)
 
 
@@ -68,7 +69,7 @@ def main(config: DictConfig) -> None:
     write_text_atomic(folder / "provenance.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
     contaminated = [comparison for comparison in found if comparison.copies]
     print(f"{sets.to_string(index=False)}\n\n{table.to_string(index=False)}")
-    print(f"\namong benchmarks\n{among_table.to_string(index=False)}\n")
+    print(f"\namong benchmarks\n{among_table.to_string(index=False)}\n" if among else "")
     for comparison in contaminated:
         print(f"{comparison.train} holds {len(comparison.copied)} problems of {comparison.benchmark}: see copies.csv")
     print(f"written to {folder}: data_check.csv, data_check.md, copies.csv, provenance.json")
@@ -159,9 +160,8 @@ def markdown(sets: pd.DataFrame, table: pd.DataFrame, among: pd.DataFrame, overl
         "# Data check\n\n"
         f"A copy is a problem whose text is the same (case, white space and LaTeX spelling aside), or of whose {N}-grams at "
         f"least {overlap:.0%} stand in one problem with the same answer. Single shared {N}-grams are counted, not judged.\n\n"
-        f"## Sets\n\n{_markdown(sets)}\n\n## Benchmarks in training sets\n\n{_markdown(table)}\n\n"
-        f"## Benchmarks in benchmarks\n\n{_markdown(among)}\n"
-    )
+        f"## Sets\n\n{_markdown(sets)}\n\n## Benchmarks in training sets\n\n{_markdown(table)}\n"
+    ) + (f"\n## Benchmarks in benchmarks\n\n{_markdown(among)}\n" if len(among) else "")
 
 
 def _markdown(frame: pd.DataFrame) -> str:

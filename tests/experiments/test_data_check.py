@@ -28,6 +28,13 @@ def test_clean_data(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "provenance.json").read_text())["data"]["math500"]["file"] == "math500.jsonl"
 
 
+def test_one_benchmark_has_no_other_to_be_compared_with(tmp_path: Path) -> None:
+    code, output = run("data_check", f"path={PUBLIC}", "benchmarks=[amc23]", "train=[gsm8k]", f"output_dir={tmp_path}")
+    assert code == 0, output
+    assert "Empty DataFrame" not in output
+    assert "Benchmarks in benchmarks" not in (tmp_path / "data_check.md").read_text()
+
+
 def test_contaminated_data(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     shutil.copy(PUBLIC / "amc83.jsonl", file)
@@ -46,6 +53,7 @@ def test_contaminated_data(tmp_path: Path) -> None:
         (["benchmarks=[gsm9k]"], "benchmark=gsm9k: benchmark must be one of aime24, "),
         (["train_files=[gsm8k.jsonl]"], "must name sets of different names"),
         (["train_files=[nowhere.jsonl]"], "nowhere.jsonl cannot be read"),
+        (["train=[]"], "train must be with train_files at least one set, but is []"),
         (["overlap=0"], "overlap must be above 0 and at most 1"),
         (["path=nowhere"], "nowhere"),
     ],
