@@ -59,6 +59,7 @@ FOUND = sorted({command for text in [*(page.read_text() for page in PAGES), *CLA
 def typed(command: str) -> list[str]:
     """As the shell hands it on, its comment and redirection left out and its placeholders filled."""
     filled = command.partition(" > ")[0].replace("[...]", "[FOLDER]").replace(" ...", "").replace("<name>", "grpo")
+    filled = filled.replace(":PORT", ":8000").replace("$ENGINE", "http://127.0.0.1:8000")
     return shlex.split(re.sub(r"\$\w+", "FOLDER", filled), comments=True)
 
 

@@ -93,5 +93,5 @@ def test_trl(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_reward_model_is_taught(gpu: PretendedGpu) -> None:
-    model = learned(SETTINGS, tiny_model().to("cuda"), sequences(0))  # type: ignore[arg-type]
+    model = learned(SETTINGS, tiny_model().to("cuda"), sequences(0), padding=0)  # type: ignore[arg-type]
     assert score(model, sequences(1), torch.arange(4)).is_cuda
