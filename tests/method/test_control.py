@@ -41,6 +41,13 @@ def test_by_parts_keeps_the_sum_and_the_profile(seed: int, counts: list[int], pa
     torch.testing.assert_close(found.sum(dim=1), (values * mask).sum(dim=1))
 
 
+def test_even_leaves_nothing_but_the_sum() -> None:
+    values, mask = ragged(0, [7, 12])
+    found = controlled(values, mask, "even", range(2))
+    for row, own in enumerate(mask):
+        assert torch.allclose(found[row, own], values[row, own].mean())
+
+
 def test_what_is_outside_the_mask_stays() -> None:
     values, mask = ragged(0, [3, 5])
     for control in CONTROLS:
