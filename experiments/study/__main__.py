@@ -157,7 +157,18 @@ def main(config: DictConfig) -> None:
 
 
 def overrides_of_all(cfg: StudyConfig, typed: Sequence[str]) -> list[str]:
-    """The overrides of every run, the study's and those `typed`. Raises ConfigError for one that conditions or arms set."""
+    """The overrides of every run, the study's and those `typed`.
+
+    Raises ConfigError for one that conditions or arms set, and for an arm that no condition of this study runs.
+    """
+    run = {arm for _, arm, _ in cfg.compared()}
+    for text in typed:
+        group, _, arm = key_of(text).partition(".")
+        if group == "arms" and arm and arm not in run and not text.startswith("~"):
+            raise ConfigError(
+                f"arms.{arm} is run under no condition, as arms_of names the arms of each: name it there too, "
+                f"'arms_of.CONDITION=[{cfg.reference},{arm}]'."
+            )
     said = {"seed": "type seeds=3 for the seeds 1 to 3"}
     if cfg.rates:
         said["learner.lr"] = "rates sets it; type rates=[3e-4], or rates=[] for the profile's"

@@ -65,6 +65,14 @@ def test_a_rate_that_rates_would_replace_is_refused() -> None:
     assert "learner.lr=0.1" in overrides_of_all(study("rates=[]"), ["learner.lr=0.1"])
 
 
+def test_an_arm_that_no_condition_runs_is_told() -> None:
+    mine = "+arms.mine=['method=oar_p']"  # `arms_of` names the arms of each condition, so it would be left out without a word
+    with pytest.raises(ConfigError, match=r"arms\.mine is run under no condition.*'arms_of\.CONDITION=\[grpo,mine\]'"):
+        overrides_of_all(study(mine, "only=[one]"), [mine])
+    named = "arms_of.one=[grpo,mine]"
+    overrides_of_all(study(mine, named, "only=[one]"), [mine, named, "~arms.spo"])
+
+
 def test_larger_batches_and_longer_sheets_are_conditions() -> None:
     """The same base model as in smaller batches, another one for longer sheets."""
     cfg = study()
