@@ -17,7 +17,7 @@ from oar.analysis.reports.page import records
 from oar.analysis.thresholds import best_runs
 from oar.config import build
 from oar.learner.samples import Sample, read_steps
-from oar.runs.folder import Run
+from oar.runs.folder import START_WEIGHTS, Run
 from oar.runs.tracking import SAMPLES
 from oar.statistics.attribution import Floats, spearman
 
@@ -77,10 +77,15 @@ def _hits(sample: Sample, table: Mapping[str, str]) -> NDArray[np.int64]:
 def aligned_arms(costs: pd.DataFrame) -> pd.DataFrame:
     """A row per condition and arm: of its `best_runs` that have one the mean ALIGNMENT, the median of steps, and how many seeds.
 
-    A run that does not get there counts with the steps that it ran. costs: steps.csv.
+    Of a condition those runs alone that began with the same weights, where several did those of the most arms: from another base
+    model every arm may be sooner. A run that does not get there counts with the steps that it ran. costs: steps.csv.
     """
     known = best_runs(costs).dropna(subset=ALIGNMENT)
-    by_arm = known.groupby(["condition", "arm"], sort=False)
+    kept = [known.head(0)]
+    for _, own in known.groupby("condition", sort=False):
+        arms = own.groupby(START_WEIGHTS)["arm"].nunique()
+        kept.append(own[own[START_WEIGHTS] == arms.idxmax()])
+    by_arm = pd.concat(kept).groupby(["condition", "arm"], sort=False)
     return by_arm.agg(
         **{ALIGNMENT: (ALIGNMENT, "mean")}, steps=("steps", "median"), seeds=("seed", "nunique")
     ).reset_index()

@@ -141,6 +141,9 @@ def test_arms_are_taken_at_their_best_rate_and_ranked(tmp_path: Path) -> None:
     rows += [("one", "oar_gn", 5e-4, seed, True, 20, np.nan) for seed in (1, 2, 3)]
     rows += [("one", "oar_p", 3e-4, 4, True, 10, np.nan), ("share", "grpo", 3e-4, 1, True, 90, 0.2)]
     costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps", ALIGNMENT])
+    # From another base model, under another seed, two arms were sooner: they are not held against arms of the first.
+    other = pd.DataFrame([("one", arm, 3e-4, 5, True, 10, 0.0) for arm in ("grpo", "oar_p")], columns=costs.columns)
+    costs = pd.concat([costs.assign(start_weights="first"), other.assign(start_weights="second")], ignore_index=True)
     arms = aligned_arms(costs).set_index(["condition", "arm"])
     assert arms.loc[("one", "oar_p")].tolist() == [0.5, 80, 3]
     assert ("one", "oar_gn") not in arms.index
