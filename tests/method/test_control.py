@@ -1,12 +1,14 @@
 """A control has a method's numbers without what the method knows."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oar.method.control import PARTS, by_parts, controlled, shuffled
+from oar.method.importance.base import CreditSignal
 from oar.names import CONTROLS
-from tests.method.test_credit import OAR_P, assigned
+from tests.method.test_credit import OAR_P, Signed, Weights, assigned
 from tests.models import random_batch
 
 
@@ -55,11 +57,19 @@ def test_what_is_outside_the_mask_stays() -> None:
     assert controlled(values, mask, "none", range(2)) is values
 
 
-def test_a_method_is_controlled_by_one_key() -> None:
-    batch, advantages = random_batch(1, longest=40), torch.tensor([0.3, -0.7, 1.1, -0.1])
-    own = assigned(batch, advantages, OAR_P).token_weights
-    for control in ("shuffled", "position"):
-        found = assigned(batch, advantages, OAR_P, control=control).token_weights
-        assert (found[~batch.reasoning_mask] == 1).all()
-        torch.testing.assert_close(found.sum(dim=1), own.sum(dim=1))
+def test_position_is_of_ten_parts() -> None:
+    values, mask = torch.arange(20.0)[None], torch.ones(1, 20, dtype=torch.bool)
+    expected = 0.5 + 2.0 * torch.arange(10).repeat_interleave(2)  # of two tokens each
+    assert torch.equal(controlled(values, mask, "position", [0])[0], expected)
+
+
+@pytest.mark.parametrize("signal", [OAR_P, Weights(), Signed()], ids=["importance", "weights", "advantages"])
+def test_a_method_is_controlled_by_one_key(signal: CreditSignal) -> None:
+    """It is the credit that is controlled, behind the gate where there is one: of the reasoning there, else of all tokens."""
+    batch, advantages = random_batch(2, longest=40), torch.tensor([0.3, 0.0, 1.1, -0.1])
+    mask = batch.reasoning_mask if signal is OAR_P else batch.completion_mask
+    own = assigned(batch, advantages, signal).token_advantages
+    for control in ("shuffled", "position", "even"):
+        found = assigned(batch, advantages, signal, control=control).token_advantages
+        torch.testing.assert_close(found, controlled(own, mask, control, range(4)))
         assert not torch.allclose(found, own)

@@ -209,12 +209,12 @@ def test_bad_importance_names_the_row(bad):
 
 def test_weight_metrics_by_hand():
     weights = torch.tensor([[0.5, 1.5, 1.0, 9.0], [1.0, 1.0, 1.0, 1.0]])
-    mask = torch.tensor([[True, True, False, False], [False] * 4])
+    mask = torch.tensor([[True, True, True, False], [False] * 4])
     metrics = weight_metrics(weights, mask)
     assert metrics == {
-        "ess_ratio": pytest.approx(4 / (2 * 2.5)),
-        "suppressed_share": 0.5,
-        "boosted_share": 0.5,
+        "ess_ratio": pytest.approx(9 / (3 * 3.5)),
+        "suppressed_share": pytest.approx(1 / 3),  # a weight of 1 is neither
+        "boosted_share": pytest.approx(1 / 3),
         "max": 1.5,
         "mass": 1.0,
     }

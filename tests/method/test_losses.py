@@ -51,12 +51,13 @@ def test_on_policy_gradient_is_the_policy_gradient():
     torch.testing.assert_close(gradient, -advantages * scale)
 
 
-def test_tokens_outside_the_mask_cannot_matter():
+@pytest.mark.parametrize("value", [1e4, -1e4])  # of which a ratio overflows to the policy or to the reference
+def test_tokens_outside_the_mask_cannot_matter(value):
     old, advantages, scale = torch.randn(2, 4), torch.randn(2, 4), loss_scale(MASK, "token_mean", 4)
-    logprobs = old + 0.1
-    spoiled = torch.where(MASK, logprobs, torch.tensor(1e4)).requires_grad_()
-    loss, sums = policy_loss(spoiled, old, advantages, scale, **CLIP)
-    clean_loss, clean_sums = policy_loss(logprobs, old, advantages, scale, **CLIP)
+    logprobs, options = old + 0.1, CLIP | {"ref_logprobs": old, "kl_coef": 0.5}
+    spoiled = torch.where(MASK, logprobs, torch.tensor(value)).requires_grad_()
+    loss, sums = policy_loss(spoiled, old, advantages, scale, **options)
+    clean_loss, clean_sums = policy_loss(logprobs, old, advantages, scale, **options)
     assert float(loss) == float(clean_loss)
     assert float(sums["approx_kl"]) == float(clean_sums["approx_kl"])
     (gradient,) = torch.autograd.grad(loss, spoiled)
@@ -71,6 +72,15 @@ def test_k3_kl_and_sampler_correction():
     assert float(loss) == pytest.approx(expected, rel=1e-6)
     torch.testing.assert_close(sampler_correction(logprobs, ref, 2.0), torch.tensor([[math.exp(0.5), math.exp(-1.0)]]))
     assert float(sampler_correction(torch.zeros(1), torch.tensor([-3.0]), 2.0)) == 2.0
+
+
+def test_a_sampler_correction_is_of_the_policys_term_alone():
+    logprobs, ref, correction = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, -1.0]]), torch.tensor([[0.5, 2.0]])
+    beside = {"ref_logprobs": ref, "kl_coef": 0.5, "auxiliary": torch.tensor([[3.0, -1.0]])}
+    advantages, scale = torch.tensor([[1.0, 4.0]]), torch.ones(1, 2)
+    loss, _ = policy_loss(logprobs, logprobs, advantages, scale, **CLIP, correction=correction, **beside)
+    kl = 0.5 * sum(math.exp(d) - d - 1 for d in (-0.5, 1.0))
+    assert float(loss) == pytest.approx(-(0.5 * 1 + 2 * 4) + kl + 2, rel=1e-6)
 
 
 def test_sequence_ratio_by_hand():
