@@ -237,8 +237,8 @@ def fastest(
     """By condition the rows of the reference, the best practical method and the ceiling; None where no such arm was run.
 
     Which these are, the medians over all of an arm's `best_runs` say, of arms `of_enough_seeds`; a method that fails under a seed
-    stands behind those that do not, and of two alike the one whose latest run is later. Their rows are of the seeds that all
-    three were run under (of their own where there are none): seeds are more and less lucky.
+    stands behind those that do not, and of two alike the one of fewer seeds, then the one whose latest run is later. Their rows
+    are of the seeds that all three were run under (of their own where there are none): seeds are more and less lucky.
     """
     found: dict[str, dict[str, dict[str, Any] | None]] = {}
     best = one_row_an_arm(costs)
@@ -247,9 +247,11 @@ def fastest(
         sides = {reference: own["arm"] == reference, "practical": practical, "ceiling": own["kind"] == ORACLE}
         first = {}
         for name, chosen in sides.items():
-            sound = of_enough_seeds(own[chosen]).assign(fails=lambda of: of["reached"] < of["seeds"])
+            sound = of_enough_seeds(own[chosen]).assign(
+                fails=lambda of: of["reached"] < of["seeds"], fewer=lambda of: -of["seeds"]
+            )
             # The ceiling is the oracle with the lowest median alone, as `standings` has it.
-            by = ["fails", "steps", "steps_high"] if name == "practical" else ["steps"]
+            by = ["fails", "steps", "fewer", "steps_high"] if name == "practical" else ["steps"]
             first[name] = records(sound.sort_values(by, kind="stable").head(1))
         arms = [rows[0]["arm"] for rows in first.values() if rows]
         runs = best[(best["condition"] == condition) & best["arm"].isin(arms)]

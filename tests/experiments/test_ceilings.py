@@ -170,6 +170,22 @@ def test_of_two_methods_alike_the_one_with_the_better_worst_seed_is_named() -> N
     assert found["arm"] == "oar_g"
 
 
+def test_of_two_methods_alike_the_one_of_more_seeds_is_named() -> None:
+    """Of more seeds the latest is bound to be later."""
+    steps = {
+        "grpo": [90] * 7,
+        "oar_p": [50, 40, 60, 50, 50, 50, 90],
+        "oar_g": [50, 40, 60, 50, 50],
+        "oracle_causal": [30] * 7,
+    }
+    rows = [
+        ("one", arm, 1e-3, seed, True, of, 0, 0.0) for arm, by_seed in steps.items() for seed, of in enumerate(by_seed)
+    ]
+    found = fastest(costs_of(rows), KINDS | {"oar_g": "method"}, "grpo")["one"]["practical"]
+    assert found is not None
+    assert found["arm"] == "oar_p"
+
+
 def test_a_method_that_fails_under_a_seed_stands_behind_one_that_does_not() -> None:
     """As in `all`, where the lowest median is of a method that unlearns under some seeds."""
     steps = {
