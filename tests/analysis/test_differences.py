@@ -10,13 +10,15 @@ from experiments.stability.gathering import gather
 from experiments.stability.levels import compare_levels
 from experiments.study.studies import arm_differences
 from experiments.table1.page import problems_of, read_cells, write_table1
-from oar.analysis.arms import METRICS
+from oar.analysis.arms import METRICS, difference
 from oar.analysis.claims.claims import TOO_FEW
 from oar.analysis.reports.differences import differences_section, method_differences, needed_text
 from oar.analysis.reports.methods import BASE, kind, label, look, method_order
 from oar.common.errors import DataError
 from oar.evaluation.graded import read_evaluation
 from oar.runs.folder import read_run
+from oar.statistics.accuracy import Accuracy
+from oar.statistics.intervals import RESAMPLES
 from oar.statistics.power import seeds_needed
 from tests.experiments.made_runs import Scores, make_run
 
@@ -61,6 +63,15 @@ def test_differences_by_hand(tmp_path: Path) -> None:
     assert mean["seeds_needed_from"] <= mean["seeds_needed"] <= mean["seeds_needed_to"]
     assert mean["interval_over"] == "problems and seeds"
     assert pd.isna(row(table, "words1")["sd"])
+
+
+@pytest.mark.parametrize(("below", "at", "p"), [(200, 100, 602 / 20_001), (0, 0, 2 / 20_001), (0, RESAMPLES, 1.0)])
+def test_the_p_of_draws_is_that_of_the_smaller_tail_twice(below: int, at: int, p: float) -> None:
+    """Draws of no difference are in both tails, and a tail that no draw reached is not impossible."""
+    difference_drawn = np.repeat([-1.0, 0.0, 2.0], [below, at, RESAMPLES - below - at])
+    for drawn in (difference_drawn, -difference_drawn):
+        draws = np.stack([50 + drawn, np.full(RESAMPLES, 50.0)], axis=1)
+        assert difference(Accuracy(np.array([[52.0, 50.0]]), draws))["p"] == pytest.approx(p)
 
 
 def three_seeds(folder: Path) -> list[Path]:

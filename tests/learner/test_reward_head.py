@@ -88,6 +88,7 @@ def test_it_forgets_the_oldest_and_goes_on_from_a_checkpoint(tmp_path: Path) -> 
         head.gains(model, batch, REWARDS)
         head.learn()
     assert len(head.memory["rewards"]) == 12
+    assert head.memory["moments"][0, 0] == 3 * batches[0].completion_mask.sum()  # of states it forgets none
     assert head.memory["groups"].tolist() == [3] * 4 + [4] * 4 + [5] * 4
     torch.testing.assert_close(head.memory["rewards"], torch.cat([REWARDS[4:], REWARDS]))
     head.save(tmp_path)

@@ -1,3 +1,5 @@
+from math import comb
+
 import numpy as np
 import pytest
 
@@ -138,15 +140,25 @@ def test_crossed_draws_weigh_benchmarks_equally_and_share_their_seeds() -> None:
 
 def test_which_arms_stand_beside_it_does_not_move_an_arms_draws() -> None:
     one, other = np.random.default_rng(0).uniform(0, 100, size=(2, 1, 3, 20))
-    pair = crossed_bootstrap([np.concatenate([one, other])])
-    swapped = crossed_bootstrap([np.concatenate([other, np.zeros_like(one), one])])
+    pair = crossed_bootstrap([np.concatenate([one, other])] * 2)
+    swapped = crossed_bootstrap([np.concatenate([other, np.zeros_like(one), one])] * 2)
     assert pair[:, 0] == pytest.approx(swapped[:, 2])
     assert pair[:, 1] == pytest.approx(swapped[:, 0])
 
 
+def test_the_order_of_benchmarks_moves_no_draw() -> None:
+    """One accuracy has one interval, whoever reads its benchmarks in whichever order."""
+    scores = {"b": np.arange(20.0)[None, None], "a": np.array([[[0.0, 100.0, 50.0]]])}
+    one, other = (accuracy({name: scores[name] for name in order}, by_problem=True) for order in ("ab", "ba"))
+    assert np.array_equal(one.draws, other.draws)
+
+
 def test_medians_are_drawn_over_seeds_and_steps() -> None:
     slow = np.array([[[9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]]])
-    assert np.median(median_bootstrap(slow)) == 1.0
+    drawn = median_bootstrap(slow)
+    assert np.median(drawn) == 1.0
+    # As many steps as there are: the median is the slow one where five or more of nine draws are.
+    assert (drawn > 5).mean() == pytest.approx(sum(comb(9, k) * 8 ** (9 - k) for k in range(5, 10)) / 9**9, abs=1e-3)
     by_seed = np.array([[[1.0], [5.0]], [[2.0], [10.0]]])
     drawn = median_bootstrap(by_seed)  # one of the two seeds at a time
     assert set(map(tuple, drawn.round(9))) == {(1.0, 2.0), (5.0, 10.0)}

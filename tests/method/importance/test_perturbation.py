@@ -306,8 +306,15 @@ def test_where_no_candidate_moves_anything_the_others_get_nothing():
     torch.testing.assert_close(_fill_in(measured, norms, candidates), expected)
 
 
-def test_the_borders_of_a_budget():
-    inputs = credit_inputs(random_batch(3), PROBES["as_mean"])
+def test_a_candidate_that_moves_nothing_says_nothing_of_the_ratio():
+    measured, norms = torch.tensor([[8.0, 0.0, 0.0]]), torch.tensor([[2.0, 1.0, 0.5]])
+    found = _fill_in(measured, norms, torch.tensor([[True, True, False]]))
+    torch.testing.assert_close(found, torch.tensor([[8.0, 0.0, 2.0]]))  # measured is 4 times the norm
+
+
+@pytest.mark.parametrize("probe", ["as_mean", "as_joint"])
+def test_the_borders_of_a_budget(probe):
+    inputs = credit_inputs(random_batch(3), PROBES[probe])
     torch.testing.assert_close(PerturbationImportance(budget=0)(inputs), GradientNormImportance()(inputs))
     torch.testing.assert_close(PerturbationImportance(budget=1000)(inputs), PerturbationImportance()(inputs))
 

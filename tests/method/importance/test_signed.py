@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from transformers import Qwen2ForCausalLM
 
 from oar.common.errors import DataError
 from oar.method.batch import CompletionBatch, collate
@@ -34,6 +35,14 @@ ROWS = [
 ]
 
 
+def policy() -> Qwen2ForCausalLM:
+    """A random model whose pad token is something: its embedding is not 0, as that of a new model is."""
+    model = tiny_model()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[PAD] = model.get_input_embeddings().weight.std(dim=0)
+    return model
+
+
 def batch(golds: bool = True) -> CompletionBatch:
     texts = [[*reasoning, MARKER, *answer, 1] for _, reasoning, answer, _ in ROWS]
     borders = [Segments(len(r), len(r) + 1, len(r) + 1 + len(a)) for _, r, a, _ in ROWS]
@@ -42,7 +51,7 @@ def batch(golds: bool = True) -> CompletionBatch:
 
 
 def inputs(advantages: Tensor | None = None, *, keep_graph: bool = False, golds: bool = True) -> CreditInputs:
-    given = credit_inputs(batch(golds), AnswerMeanProbe(), keep_graph=keep_graph)
+    given = credit_inputs(batch(golds), AnswerMeanProbe(), model=policy(), keep_graph=keep_graph)
     return CreditInputs(given.model, given.batch, given.probe, given.scores, given.seeds, {}, advantages)
 
 
@@ -54,15 +63,15 @@ def likelihood(model: torch.nn.Module, before: Tensor, gold: list[int], bounded:
     return chosen.sum() if bounded else chosen.log().sum()
 
 
-def plain(slope: bool = False, bounded: bool = False) -> Tensor:
-    """s_t (B, T) by whole forwards; or to first order, by autograd along the way from the pad embedding to the token's."""
-    model = tiny_model()
+def plain(slope: bool = False, bounded: bool = False, size: float = 1.0) -> Tensor:
+    """s_t (B, T) by whole forwards; or to first order, by autograd along the way to the token's embedding from `size` x pad's."""
+    model = policy()
     embed, found = model.get_input_embeddings(), torch.zeros(len(ROWS), 10)
     for row, (prompt, reasoning, _, gold) in enumerate(ROWS):
         clean = embed(torch.tensor([*prompt, *reasoning, MARKER])).detach()
         for at in range(len(reasoning)):
             changed = clean.clone()
-            changed[len(prompt) + at] = embed(torch.tensor(PAD)).detach()
+            changed[len(prompt) + at] = size * embed(torch.tensor(PAD)).detach()
             if slope:
                 step = torch.zeros((), requires_grad=True)
                 (found[row, at],) = torch.autograd.grad(
@@ -78,7 +87,8 @@ def plain(slope: bool = False, bounded: bool = False) -> Tensor:
 @pytest.mark.parametrize("keep_graph", [False, True], ids=["a forward of its own", "the update's forward at hand"])
 def test_counterfactuals_and_slope_are_those_of_plain_forwards(keep_graph: bool) -> None:
     given = inputs(keep_graph=keep_graph)
-    for signal, expected in ((EXACT, plain()), (GradientDrop(), plain(slope=True)), (BOUNDED, plain(bounded=True))):
+    slopes = (GradientDrop(), plain(slope=True)), (GradientDrop("zero"), plain(slope=True, size=0.0))
+    for signal, expected in ((EXACT, plain()), *slopes, (BOUNDED, plain(bounded=True))):
         torch.testing.assert_close(signal(given), expected, atol=2e-5, rtol=1e-4)
     assert (plain() < -1e-3).any()
     assert (plain() > 1e-3).any()
@@ -143,3 +153,8 @@ def test_signed_advantages_need_no_group() -> None:
 def test_without_the_right_answer_one_sentence_says_so() -> None:
     with pytest.raises(DataError, match="needs the right answer of every problem"):
         EXACT(inputs(golds=False))
+    given = inputs()
+    one_without = given.batch.gold_mask.clone()
+    one_without[2] = False
+    with pytest.raises(DataError, match="but one has none"):
+        EXACT(replace(given, batch=replace(given.batch, gold_mask=one_without)))
