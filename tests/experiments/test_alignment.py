@@ -147,6 +147,8 @@ def test_arms_are_taken_at_their_best_rate_and_ranked(tmp_path: Path) -> None:
     arms = aligned_arms(costs).set_index(["condition", "arm"])
     assert arms.loc[("one", "oar_p")].tolist() == [0.5, 80, 3]
     assert ("one", "oar_gn") not in arms.index
+    older = costs[costs["seed"] < 5].assign(start_weights=np.nan)  # what they began with is not known
+    pd.testing.assert_frame_equal(aligned_arms(older), arms.reset_index())
     assert explained(arms.reset_index()) == {"one": (4, pytest.approx(0.8))}  # the oracle and OAR-P change places
     draw_alignment(arms.reset_index(), tmp_path / "alignment.png")
     assert (tmp_path / "alignment.png").stat().st_size > 1000
