@@ -80,7 +80,8 @@ def aligned_arms(costs: pd.DataFrame) -> pd.DataFrame:
     Of a condition those runs alone that began with the same weights, where several did those of the most arms: from another base
     model every arm may be sooner. A run that does not get there counts with the steps that it ran. costs: steps.csv.
     """
-    known = best_runs(costs).dropna(subset=ALIGNMENT).fillna({START_WEIGHTS: "not said"})  # by older runs
+    known = best_runs(costs).dropna(subset=ALIGNMENT).astype({START_WEIGHTS: object})
+    known = known.fillna({START_WEIGHTS: "not said"})  # by older runs
     kept = [known.head(0)]
     for _, own in known.groupby("condition", sort=False):
         arms = own.groupby(START_WEIGHTS)["arm"].nunique()
