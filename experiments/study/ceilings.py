@@ -90,9 +90,9 @@ def earlier_page(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, An
 
 
 def read_costs(folder: Path) -> pd.DataFrame:
-    """The table of runs of a page in `folder`; pages from before ALIGNMENT was measured have none."""
+    """The table of runs of a page in `folder`; pages from before START_WEIGHTS and ALIGNMENT were known have none."""
     costs = pd.read_csv(folder / STEPS)
-    return costs if ALIGNMENT in costs else costs.assign(**{ALIGNMENT: np.nan})
+    return costs.reindex(columns=costs.columns.union([START_WEIGHTS, ALIGNMENT], sort=False))
 
 
 def judge_ceilings(folder: Path, provenance: Mapping[str, Any]) -> Path:
