@@ -28,6 +28,7 @@ SHUFFLED = "_shuffled"
 TABLE_SAYS = {
     "seed": "type seeds=3 for the seeds 1 to 3",
     "method": "type methods=[grpo,oar_g]",
+    "method.control": "type shuffled=[oar_g], which sets it beside the method",
     "learner.steps": "type steps=100",
 }
 

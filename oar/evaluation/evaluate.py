@@ -264,7 +264,7 @@ def _summary(
         several = {benchmark: n for benchmark, n in own.items() if n > 1}
         rows += _metric_rows(MAJORITY_METRIC, several, _majority(group), graded, sampling)
     frame = pd.DataFrame(rows)
-    return frame.astype({"k": "Int64"}) if frame["k"].isna().any() else frame
+    return frame.astype({name: "Int64" for name in ("k", "max_new_tokens") if frame[name].isna().any()})
 
 
 def _correct(samples: Sequence[Sample]) -> float:
@@ -309,6 +309,8 @@ def _metric_rows(
                 "metric": metric,
                 "k": k[benchmark],
                 "temperature": float(sampling[benchmark].temperature),
+                "top_p": float(sampling[benchmark].top_p),
+                "max_new_tokens": sampling[benchmark].max_new_tokens,
                 "value": sum(scores) / len(scores),
                 "ci_low": low,
                 "ci_high": high,
@@ -325,8 +327,7 @@ def _metric_rows(
     macro: dict[str, object] = {
         "benchmark": MEAN,
         "metric": metric,
-        "k": _common(frame["k"]),
-        "temperature": _common(frame["temperature"]),
+        **{name: _common(frame[name]) for name in ("k", "temperature", "top_p", "max_new_tokens")},
         "value": frame["value"].mean(),
         "ci_low": low,
         "ci_high": high,

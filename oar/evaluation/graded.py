@@ -13,16 +13,21 @@ from oar.common.errors import DataError
 PASS = ["benchmark", "metric", "k", "temperature"]
 COLUMNS = [*PASS, "problem_id", "sample", "gold", "correct"]
 RIGHT = ["benchmark", "metric", "k", "problem_id", "right"]
+LIMITS = ["top_p", "max_new_tokens"]
 Scores = Mapping[str, "pd.Series[float]"]  # by benchmark the percent correct of each problem, by its id
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What `EvaluationResult.save` wrote: a row per graded completion, and by benchmark where the problems come from."""
+    """What `EvaluationResult.save` wrote: a row per graded completion, and by benchmark where the problems come from.
+
+    `limits`: by benchmark and metric its LIMITS; earlier versions did not write them.
+    """
 
     folder: Path
     samples: pd.DataFrame
     data: Mapping[str, Mapping[str, object]]
+    limits: Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def read_evaluation(folder: Path) -> Evaluation:
@@ -32,13 +37,19 @@ def read_evaluation(folder: Path) -> Evaluation:
         if not file.is_file():
             raise DataError(f"{folder} must hold a finished evaluation, but has no {file.name}: evaluate first.")
     try:
-        data = json.loads(record.read_text(encoding="utf-8"))["provenance"]["data"]
+        written = json.loads(record.read_text(encoding="utf-8"))
+        data = written["provenance"]["data"]
+        limits = {
+            (row["benchmark"], row["metric"]): {name: row[name] for name in LIMITS}
+            for row in written["results"]
+            if set(LIMITS) <= set(row)
+        }
         frame = pd.read_parquet(samples, columns=COLUMNS)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{folder} must hold an evaluation of this version, but: {str(error).splitlines()[0]}"
         ) from error
-    return Evaluation(folder, frame, data)
+    return Evaluation(folder, frame, data, limits)
 
 
 def right_samples(evaluation: Evaluation) -> pd.DataFrame:
@@ -62,6 +73,10 @@ def check_same(a: Evaluation, b: Evaluation) -> None:
     if set(ours) != set(theirs):
         only = sorted(map(str, set(ours) ^ set(theirs)))
         raise _unlike(a, b, f"only one of them has (benchmark, metric, k, temperature) {only[0]}")
+    for name, metric in a.limits.keys() & b.limits.keys():
+        for limit, value in a.limits[name, metric].items():
+            if value != b.limits[name, metric][limit]:
+                raise _unlike(a, b, f"{metric} of {name} has another {limit}")
     for key, gold in ours.items():
         benchmark = str(key[0])
         if set(gold) != set(theirs[key]):

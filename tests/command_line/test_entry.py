@@ -177,6 +177,7 @@ def test_table1_hands_overrides_of_runs_to_its_cells(run: Program, monkeypatch: 
     [
         (table1.main, "seed=2", "seed cannot be given here: type seeds=3"),
         (table1.main, "method=oar_g", "type methods=[grpo,oar_g]"),
+        (table1.main, "method.control=shuffled", "type shuffled=[oar_g]"),
         (table1.main, "learner.steps=5", "type steps=100"),
         (table1.main, "resume=auto", "type the same command again"),
         (study.main, "experiment=controls seed=2", "type seeds=3"),

@@ -11,6 +11,7 @@ from oar.common.errors import ConfigError, DataError, OarError
 from oar.config.evaluation import Sampling
 from oar.evaluation.draw import Asked, Completion
 from oar.evaluation.evaluate import EvaluationResult, concatenate, evaluate
+from oar.evaluation.graded import read_evaluation
 from oar.evaluation.pass_at_k import Group
 from oar.statistics.accuracy import accuracy
 from oar.tasks.problem import Problem
@@ -239,12 +240,13 @@ def test_answers_that_are_the_same_vote_together() -> None:
 
 
 def test_benchmarks_of_different_k(tmp_path: Path) -> None:
-    sampling = {"words1": SAMPLED, "words2": replace(SAMPLED_4, temperature=0.25)}
+    sampling = {"words1": SAMPLED, "words2": replace(SAMPLED_4, temperature=0.25, top_p=0.9)}
     result = run(Scripted(words1="01", words2="0012"), sampling, group=tuple)
     mean = result.summary[result.summary["benchmark"] == "mean"].set_index("metric")
     # pass@4 is known of one benchmark alone: there is no mean of it.
     assert list(zip(mean.index, mean["k"].fillna(0), strict=True)) == [("avg@k", 0), ("pass@k", 2), ("maj@k", 0)]
-    assert mean["temperature"].isna().all()
+    assert mean[["temperature", "top_p"]].isna().all(axis=None)
+    assert set(mean["max_new_tokens"]) == {SAMPLED.max_new_tokens}
     metrics = result.metrics()
     assert metrics["eval/mean/avg@k"] == pytest.approx(
         (metrics["eval/words1/avg@2"] + metrics["eval/words2/avg@4"]) / 2
@@ -252,7 +254,8 @@ def test_benchmarks_of_different_k(tmp_path: Path) -> None:
     assert result.samples.groupby("benchmark")["k"].unique().map(list).to_dict() == {"words1": [2], "words2": [4]}
     assert "NA" not in result.table()
     assert " 0.25 " in result.table()  # what was set is not rounded
-    result.save(tmp_path, {})
+    result.save(tmp_path, {"data": {}})
+    assert read_evaluation(tmp_path).limits["words2", "avg@k"] == {"top_p": 0.9, "max_new_tokens": SAMPLED.max_new_tokens}
     (row,) = [row for row in json.loads((tmp_path / "evaluation.json").read_text())["results"] if row["k"] is None][:1]
     assert (row["benchmark"], row["temperature"]) == ("mean", None)
     assert "mean,avg@k,,," in (tmp_path / "evaluation.csv").read_text()

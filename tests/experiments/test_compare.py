@@ -1,7 +1,7 @@
 """Paired differences of two evaluations, and all that makes two evaluations no pair."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +35,10 @@ def rows(
     )
 
 
-def saved(folder: Path, samples: pd.DataFrame, data: object = None) -> Path:
+def saved(folder: Path, samples: pd.DataFrame, data: object = None, results: Sequence[object] = ()) -> Path:
     folder.mkdir()
     samples.to_parquet(folder / "samples.parquet", index=False)
-    record = {"results": [], "provenance": {"data": {"toy": ORIGIN, "toy2": {}} if data is None else data}}
+    record = {"results": results, "provenance": {"data": {"toy": ORIGIN, "toy2": {}} if data is None else data}}
     (folder / "evaluation.json").write_text(json.dumps(record))
     return folder
 
@@ -125,6 +125,17 @@ def test_what_is_no_pair(other: pd.DataFrame, data: object, said: str, tmp_path:
         with pytest.raises(DataError, match=said) as caught:
             compare(*pair)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", ["top_p", "max_new_tokens"])
+def test_samples_that_were_cut_otherwise_are_no_pair(limit: str, tmp_path: Path) -> None:
+    row = {"benchmark": "toy", "metric": "avg@k", "top_p": 1.0, "max_new_tokens": 160}
+    a = read_evaluation(saved(tmp_path / "a", BASE, results=[row]))
+    b = read_evaluation(saved(tmp_path / "b", BASE, results=[row | {limit: 0.95}]))
+    earlier = read_evaluation(saved(tmp_path / "earlier", BASE, results=[{"benchmark": "toy", "metric": "avg@k"}]))
+    with pytest.raises(DataError, match=f"avg@k of toy has another {limit}"):
+        compare(a, b)
+    assert compare(a, a)["difference"].tolist() == compare(a, earlier)["difference"].tolist() == [0.0, 0.0]
 
 
 def test_the_same_file_under_another_name_is_the_same_data(tmp_path: Path) -> None:
