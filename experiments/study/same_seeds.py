@@ -10,6 +10,7 @@ from experiments.study.reward_curves import steps_in_words
 from oar.analysis.reports.figures import draw_lines
 from oar.analysis.reports.methods import CONTROL, looks_of
 from oar.analysis.thresholds import MANY_SEEDS, best_rates, steps_by_seed, steps_to_threshold
+from oar.runs.folder import START_WEIGHTS
 
 ENOUGH_SEEDS = 3  # of an arm that is called the best, drawn, or compared at several rates
 
@@ -41,12 +42,14 @@ def seed_by_seed(costs: pd.DataFrame, kinds: Mapping[str, str], reference: str) 
 def runs_at_rates(costs: pd.DataFrame, reference: str) -> pd.DataFrame:
     """The runs of `costs` that tell how an arm depends on the learning rate: of the same seeds at two rates or more.
 
-    Of a condition these are the rates at which the reference was run under MANY_SEEDS, or, where fewer than two are, under
-    ENOUGH_SEEDS, and the seeds that it was run under at all of them; it has no row with fewer than ENOUGH_SEEDS such seeds or one
-    such rate. An arm has the rates at which it was run under all these seeds, and no row without any.
+    Of a condition and the seeds that began with the same weights (those that do not say count as one base model) these are the
+    rates at which the reference was run under MANY_SEEDS, or, where fewer than two are, under ENOUGH_SEEDS, and the seeds that it
+    was run under at all of them; there is no row with fewer than ENOUGH_SEEDS such seeds or one such rate. An arm has the rates
+    at which it was run under all these seeds, and no row without any. Their `condition` names the seeds as well.
     """
     parts = []
-    for _, own in costs.groupby("condition", sort=False):
+    base = costs.groupby(["condition", "seed"])[START_WEIGHTS].transform("first").fillna("")  # of any run of the seed
+    for (condition, _), own in costs.groupby(["condition", base], sort=False):
         seeds_at = own[own["arm"] == reference].groupby("rate")["seed"].agg(set)
         ran = seeds_at.map(len)
         seeds_at = seeds_at[ran >= (MANY_SEEDS if (ran >= MANY_SEEDS).sum() > 1 else ENOUGH_SEEDS)]
@@ -54,12 +57,13 @@ def runs_at_rates(costs: pd.DataFrame, reference: str) -> pd.DataFrame:
         if len(seeds) < ENOUGH_SEEDS:
             continue
         runs = own[own["seed"].isin(seeds) & own["rate"].isin(seeds_at.index)]
-        parts.append(runs[runs.groupby(["arm", "rate"])["seed"].transform("size") == len(seeds)])
+        runs = runs[runs.groupby(["arm", "rate"])["seed"].transform("size") == len(seeds)]
+        parts.append(runs.assign(condition=f"{condition}, seeds {', '.join(map(str, sorted(seeds)))}"))
     return pd.concat(parts) if parts else costs.head(0)
 
 
 def rates_tables(runs: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]]:
-    """Of `runs_at_rates` by condition `seeds`, `rates` and `arms`.
+    """Of `runs_at_rates` by condition `rates` and `arms`.
 
     Of each arm `steps`: in words, by rate; `best`: its rate of the least median; `sides`: under how many seeds it is sooner, and
     later, than the reference, both at their best.
@@ -80,7 +84,7 @@ def rates_tables(runs: pd.DataFrame, reference: str) -> dict[str, dict[str, Any]
             }
             for arm in own["arm"].unique()
         }
-        found[str(condition)] = {"seeds": sorted(own["seed"].unique()), "rates": rates, "arms": arms}
+        found[str(condition)] = {"rates": rates, "arms": arms}
     return found
 
 

@@ -255,7 +255,10 @@ def test_benchmarks_of_different_k(tmp_path: Path) -> None:
     assert "NA" not in result.table()
     assert " 0.25 " in result.table()  # what was set is not rounded
     result.save(tmp_path, {"data": {}})
-    assert read_evaluation(tmp_path).limits["words2", "avg@k"] == {"top_p": 0.9, "max_new_tokens": SAMPLED.max_new_tokens}
+    assert read_evaluation(tmp_path).limits["words2", "avg@k"] == {
+        "top_p": 0.9,
+        "max_new_tokens": SAMPLED.max_new_tokens,
+    }
     (row,) = [row for row in json.loads((tmp_path / "evaluation.json").read_text())["results"] if row["k"] is None][:1]
     assert (row["benchmark"], row["temperature"]) == ("mean", None)
     assert "mean,avg@k,,," in (tmp_path / "evaluation.csv").read_text()

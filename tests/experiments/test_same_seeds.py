@@ -3,6 +3,7 @@
 import pandas as pd
 
 from experiments.study.same_seeds import rates_tables, runs_at_rates, seed_by_seed
+from oar.runs.folder import START_WEIGHTS
 from tests.experiments.made_curves import KINDS
 
 
@@ -28,9 +29,14 @@ def test_seed_by_seed_an_arm_is_sooner_later_or_neither() -> None:
     }
 
 
-def at_rates(arm: str, rate: float, steps: dict[int, int | None], condition: str = "one") -> list[tuple[object, ...]]:
-    """Rows of an arm at a rate, by seed; None: not reached in 90 steps."""
-    return [(condition, arm, rate, seed, of or 90, of is not None) for seed, of in steps.items()]
+COLUMNS = ["condition", "arm", "rate", "seed", "steps", "reached", START_WEIGHTS]
+
+
+def at_rates(
+    arm: str, rate: float, steps: dict[int, int | None], condition: str = "one", weights: str | None = None
+) -> list[tuple[object, ...]]:
+    """Rows of an arm at a rate, by seed; None: not reached in 90 steps, and weights that are not known."""
+    return [(condition, arm, rate, seed, of or 90, of is not None, weights) for seed, of in steps.items()]
 
 
 def test_several_rates_are_compared_under_the_seeds_that_all_of_them_have() -> None:
@@ -45,11 +51,14 @@ def test_several_rates_are_compared_under_the_seeds_that_all_of_them_have() -> N
         *at_rates("oracle_causal", 1e-4, {1: 10, 2: 10}),  # seed 3 is missing
         *at_rates("oracle_causal", 3e-4, {1: 10, 2: 10, 3: 10}),
         *at_rates("grpo", 3e-4, {1: 40, 2: 50, 3: 60}, "share"),  # one rate
+        # from another base model
+        *at_rates("grpo", 1e-4, {7: 80, 8: 80, 9: 80}, weights="b"),
+        *at_rates("grpo", 3e-4, {7: 60, 8: 70, 9: 80}, weights=None),  # it does not say, others of the seed do
+        *at_rates("oar_p", 1e-4, {7: 80, 8: 80, 9: None}, weights="b"),
     ]
-    costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "steps", "reached"])
+    costs = pd.DataFrame(rows, columns=COLUMNS)
     assert rates_tables(runs_at_rates(costs, "grpo"), "grpo") == {
-        "one": {
-            "seeds": [1, 2, 3],
+        "one, seeds 1, 2, 3": {
             "rates": [1e-4, 3e-4],
             "arms": {
                 "grpo": {
@@ -62,16 +71,23 @@ def test_several_rates_are_compared_under_the_seeds_that_all_of_them_have() -> N
                 "oar_p_shuffled": {"steps": {3e-4: "80 [80, 80]"}, "best": 3e-4, "sides": "1 : 2 of 3"},
                 "oracle_causal": {"steps": {3e-4: "10 [10, 10]"}, "best": 3e-4, "sides": "3 : 0 of 3"},
             },
-        }
+        },
+        "one, seeds 7, 8, 9": {
+            "rates": [1e-4, 3e-4],
+            "arms": {
+                "grpo": {"steps": {1e-4: "80 [80, 80]", 3e-4: "70 [60, 80]"}, "best": 3e-4, "sides": ""},
+                "oar_p": {"steps": {1e-4: "80 [80, not reached]"}, "best": 1e-4, "sides": "0 : 3 of 3"},
+            },
+        },
     }
-    alone = runs_at_rates(costs[costs["seed"] > 1], "grpo")  # two seeds in common
+    alone = runs_at_rates(costs[costs["seed"].between(2, 6)], "grpo")  # two seeds in common
     assert rates_tables(alone, "grpo") == {}
 
 
 def test_two_rates_of_many_seeds_leave_out_a_third_of_few() -> None:
     runs = {1e-4: range(1, 4), 3e-4: range(1, 7), 1e-3: range(1, 6)}
     rows = [row for rate, seeds in runs.items() for row in at_rates("grpo", rate, dict.fromkeys(seeds, 40))]
-    costs = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "steps", "reached"])
+    costs = pd.DataFrame(rows, columns=COLUMNS)
     kept = runs_at_rates(costs, "grpo")
     assert kept.groupby("rate")["seed"].agg(list).to_dict() == {3e-4: [1, 2, 3, 4, 5], 1e-3: [1, 2, 3, 4, 5]}
     fewer = runs_at_rates(costs[(costs["rate"] < 1e-3) | (costs["seed"] < 5)], "grpo")  # one rate of five seeds
