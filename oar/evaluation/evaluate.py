@@ -258,7 +258,7 @@ def _summary(
     if rewarded:
         rows += _metric_rows(REWARD_METRICS[metric], own, _mean_reward, graded, sampling)
     if group is not None and not greedy:
-        for k in sizes(max(own.values())):
+        for k in sorted({k for n in own.values() for k in sizes(n)}):
             having = {benchmark: k for benchmark, n in own.items() if k in sizes(n)}
             rows += _metric_rows(PASS_METRIC, having, _pass_at(k), graded, sampling)
         several = {benchmark: n for benchmark, n in own.items() if n > 1}

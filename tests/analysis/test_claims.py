@@ -226,6 +226,15 @@ def test_the_share_of_a_gain_by_hand(tmp_path: Path, kept: int, value: float, ex
     assert row["verdict"] == expected
 
 
+def test_a_share_over_seeds_is_that_of_their_mean_gains(tmp_path: Path) -> None:
+    """OAR-G gains 10, 20 and 45 points of 30, 40 and 50: 75 of 120."""
+    for method, gains in (("grpo", (0, 0, 0)), ("oar_p", (30, 40, 50)), ("oar_g", (10, 20, 45))):
+        for seed, points in enumerate(gains):
+            make_run(tmp_path, method, seed, {"a": [(30 + points) / 100] * 20}, k=20)
+    row = judged(claim("share", "oar_g", "oar_p", "grpo", target=(80, 90)), *sorted(tmp_path.iterdir()), metric="avg@k")
+    assert row["value"] == pytest.approx(62.5)
+
+
 def test_where_nothing_is_gained_there_is_no_share(tmp_path: Path) -> None:
     for method, scores in (("grpo", [0.5, 0.5]), ("oar_p", [1.0, 0.25]), ("oar_g", [1.0, 1.0])):
         make_run(tmp_path, method, 0, {"a": scores})
@@ -263,6 +272,7 @@ def test_overhead_is_the_ratio_of_medians(tmp_path: Path) -> None:
         folders.append(make_run(tmp_path, "oar_g", seed, scores, seconds=[2.8 * slow] * 5))
     row = judged(about, *folders)
     assert (row["interval_over"], row["verdict"]) == ("steps and seeds", WITHIN)
+    assert row["value"] == pytest.approx(1.4 * 1.1 ** (1 / 3))
     # Over seeds the ratios are 1.4, 1.4 and 1.54: their logarithms lie log(1.1) / 3 around their mean, and t is 4.303.
     assert row["high"] == pytest.approx(1.4 * np.exp(np.log(1.1) / 3 * (1 + 4.3027)), abs=1e-3)
 

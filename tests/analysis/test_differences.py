@@ -18,8 +18,8 @@ from oar.common.errors import DataError
 from oar.evaluation.graded import read_evaluation
 from oar.runs.folder import read_run
 from oar.statistics.accuracy import Accuracy
-from oar.statistics.intervals import RESAMPLES
-from oar.statistics.power import seeds_needed
+from oar.statistics.intervals import RESAMPLES, student_p
+from oar.statistics.power import seeds_needed, smallest_shown
 from tests.experiments.made_runs import Scores, make_run
 
 Cell = tuple[str, Path]
@@ -61,6 +61,7 @@ def test_differences_by_hand(tmp_path: Path) -> None:
     assert mean["student_high"] == pytest.approx(mean["difference"] + reach, rel=1e-3)
     assert mean["seeds_needed"] == seeds_needed(mean["difference"], mean["sd"])
     assert mean["seeds_needed_from"] <= mean["seeds_needed"] <= mean["seeds_needed_to"]
+    assert mean["smallest_shown"] == smallest_shown(2, mean["sd"])
     assert mean["interval_over"] == "problems and seeds"
     assert pd.isna(row(table, "words1")["sd"])
 
@@ -70,8 +71,13 @@ def test_the_p_of_draws_is_that_of_the_smaller_tail_twice(below: int, at: int, p
     """Draws of no difference are in both tails, and a tail that no draw reached is not impossible."""
     difference_drawn = np.repeat([-1.0, 0.0, 2.0], [below, at, RESAMPLES - below - at])
     for drawn in (difference_drawn, -difference_drawn):
-        draws = np.stack([50 + drawn, np.full(RESAMPLES, 50.0)], axis=1)
+        draws = np.stack([50 + drawn + 1e-12, np.full(RESAMPLES, 50.0)], axis=1)  # sums leave some digits behind
         assert difference(Accuracy(np.array([[52.0, 50.0]]), draws))["p"] == pytest.approx(p)
+
+
+def test_without_draws_the_p_is_students() -> None:
+    by_seed = np.array([[51.0, 50.0], [52.0, 50.0], [56.0, 50.0]])
+    assert difference(Accuracy(by_seed, None))["p"] == pytest.approx(student_p([1.0, 2.0, 6.0]))
 
 
 def three_seeds(folder: Path) -> list[Path]:

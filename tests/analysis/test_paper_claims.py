@@ -41,6 +41,8 @@ def test_every_value_of_the_paper_is_a_claim(claims: dict[str, Claim]) -> None:
     assert claims["Qwen2.5-7B, GRPO, average_of_five"].sets == {
         "gsm8k": 1319, "math500": 500, "aime24": 30, "aime25": 30, "amc23": 40,
     }  # fmt: skip
+    points, factors = ({claims[name].tolerance for name in numbers if name.endswith("overhead") == of} for of in (0, 1))
+    assert (points, factors) == ({1.0}, {0.25})
     assert len(claims) == len(numbers) + 15
 
 

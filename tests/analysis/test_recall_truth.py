@@ -1,5 +1,7 @@
 """The table of oracle recall, by hand on three completions of two problems."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -94,6 +96,17 @@ def test_calibration_by_hand() -> None:
     assert good["calibration_error"][1] == 3
 
 
+def test_the_calibrations_intervals_are_those_of_a_share() -> None:
+    """A hundred problems of one completion; the larger token is causal in half of them: a standard error of 0.05."""
+    causal = [np.array([False, row % 2 == 0]) for row in range(100)]
+    truth = Truth([str(row) for row in range(100)], np.ones(100, bool), causal, [np.zeros(2, bool)] * 100)
+    signals = {"one": [np.array([0.0, 1.0])] * 100}
+    found = recall_table(signals, truth, reference="one", pairs=[], k=[1], seed=0)
+    for metric, value, error in (("causal_share_0.9", 0.5, 0.05), ("calibration_error", 0.25, 0.025)):
+        (row,) = found[(found["split"] == "all") & (found["metric"] == metric)].itertuples()
+        assert (row.value, row.high - row.low) == (pytest.approx(value), pytest.approx(2 * 1.96 * error, rel=0.1))
+
+
 def test_problems_are_resampled_not_completions() -> None:
     """All completions of one problem: there is nothing to resample, so the interval has no width."""
     one = Truth(["a"] * 3, TRUTH.correct, TRUTH.causal, TRUTH.error)
@@ -113,6 +126,8 @@ def test_facts() -> None:
         "reasoning_tokens": 3,
         "causal_share": pytest.approx((1 / 2 + 1 / 3 + 1) / 3),
     }
+    longer = replace(TRUTH, causal=[np.ones(9, bool), *TRUTH.causal[1:]])
+    assert longer.facts()["reasoning_tokens"] == pytest.approx((9 + 3 + 2) / 3)
 
 
 def test_unknown_names_are_refused() -> None:

@@ -55,6 +55,14 @@ def test_of_rates_with_equal_medians_the_one_with_fewer_most_steps_counts() -> N
     assert median_steps(table).to_dict() == {("one", "a"): 20, ("one", "b"): float("inf")}
 
 
+def test_the_median_decides_which_rate_is_the_best_whatever_one_seed_takes() -> None:
+    rows = [("one", "a", 1, seed, steps < 400, steps) for seed, steps in enumerate((10, 20, 400))]
+    rows += [("one", "a", 2, seed, True, 25) for seed in range(3)]
+    table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])
+    assert best_rates(table) == {("one", "a"): 1}
+    assert median_steps(table).to_dict() == {("one", "a"): 20}
+
+
 def test_a_rate_under_fewer_seeds_does_not_replace_one_under_more() -> None:
     rows = [("one", "a", rate, seed, True, steps) for rate, seed, steps in ((1, 1, 40), (1, 2, 60), (2, 1, 10))]
     table = pd.DataFrame(rows, columns=["condition", "arm", "rate", "seed", "reached", "steps"])

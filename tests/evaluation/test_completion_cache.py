@@ -70,6 +70,7 @@ def test_without_an_interruption_it_is_the_plain_draw(tmp_path: Path) -> None:
 def test_sets_that_are_drawn_at_once_get_what_they_get_alone() -> None:
     other = Asked(PROBLEMS[1:3], Sampling(n=1, temperature=0.0, max_new_tokens=4), 2)
     assert draw(Server(), [other, ASKED]) == [plain(other), plain()]
+    assert len({*other.seeds(), *ASKED.seeds()}) == 2 + len(PROBLEMS)  # each problem draws from its own seed
 
 
 def test_what_was_drawn_before_a_failure_is_not_drawn_again(tmp_path: Path) -> None:

@@ -111,6 +111,11 @@ def test_avg_at_k_by_hand() -> None:
     assert result.metrics() == {"eval/words1/avg@2": 12.5, "eval/words2/avg@2": 25.0, "eval/mean/avg@2": 18.75}
 
 
+def test_an_interval_does_not_hang_on_the_order_of_problems() -> None:
+    turned = {name: problems[::-1] for name, problems in PROBLEMS.items()}
+    pd.testing.assert_frame_equal(run(Policy(), SAMPLED, turned).summary, run(Policy(), SAMPLED).summary)
+
+
 def test_the_mean_is_over_all_benchmarks() -> None:
     samplings = {"words1": SAMPLED, "words2": replace(SAMPLED, n=1)}  # of one draw nothing is cut off
     mean = run(Policy(), samplings).summary.set_index("benchmark").loc["mean"]
@@ -237,6 +242,19 @@ def test_answers_that_are_the_same_vote_together() -> None:
     assert split.metrics()["eval/words1/maj@5"] == 0.0
     # 0, 10 and 20 are called the same, and one of the three was graded right.
     assert joint.metrics()["eval/words1/maj@5"] == pytest.approx(100 / 3)
+    # One without an answer has no vote, and takes nobody's.
+    unsaid = run(Scripted(words1=["", "1", "0", "0"]), SAMPLED_4, one, tuple)
+    assert unsaid.metrics()["eval/words1/maj@4"] == 100.0
+
+
+def test_each_benchmark_has_the_k_of_its_own_samples() -> None:
+    """All of them and powers of two, whatever others have; one sample has neither a smaller k nor a majority."""
+    sampling = {"words1": replace(SAMPLED, n=3), "words2": SAMPLED_4}
+    rows = run(Scripted(words1="012", words2="0012"), sampling, group=tuple).summary
+    shown = rows[rows["metric"] == "pass@k"].groupby("benchmark")["k"].agg(list).to_dict()
+    assert shown == {"words1": [2, 3], "words2": [2, 4], "mean": [2]}
+    single = run(Scripted(words1="0", words2="0"), replace(SAMPLED, n=1), group=tuple)
+    assert set(single.summary["metric"]) == {"avg@k"}
 
 
 def test_benchmarks_of_different_k(tmp_path: Path) -> None:
@@ -248,6 +266,8 @@ def test_benchmarks_of_different_k(tmp_path: Path) -> None:
     assert mean[["temperature", "top_p"]].isna().all(axis=None)
     assert set(mean["max_new_tokens"]) == {SAMPLED.max_new_tokens}
     metrics = result.metrics()
+    assert metrics["eval/words2/pass@4"] == 100.0
+    assert "eval/words1/pass@4" not in metrics
     assert metrics["eval/mean/avg@k"] == pytest.approx(
         (metrics["eval/words1/avg@2"] + metrics["eval/words2/avg@4"]) / 2
     )

@@ -24,6 +24,7 @@ from oar.analysis.signals.agreement import (
     WEIGHTS,
     agreement,
     agreement_between,
+    condition_facts,
     fidelity_table,
     pearson,
 )
@@ -115,6 +116,11 @@ def test_the_table_averages_by_split_and_pairs_completions() -> None:
     assert ("base", "exact - cheap", "all", BACKWARD) not in rows.index
     with pytest.raises(DataError, match="'best' must be one of the signals"):
         fidelity_table(measurements(), pairs=[("exact", "best")], seed=0)
+
+
+def test_facts_are_of_the_completions_of_a_condition() -> None:
+    facts = {"drawn": 9, "completions": 8, "problems": 4, "correct": 2, "reasoning_tokens": 13.5}
+    assert condition_facts(measurements(), "exact") == {"base": facts, "long": facts}
 
 
 def test_what_is_kept_is_held_against_any_reference() -> None:

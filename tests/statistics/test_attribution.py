@@ -164,4 +164,5 @@ def test_a_signal_that_is_the_truth_is_calibrated():
 
 def test_gate_scores_are_the_gates():
     assert gate_scores([0.0, np.e - 1, np.e**2 - 1]) == pytest.approx([0, 0.5, 1])
+    assert gate_scores([np.e - 1, np.e**2 - 1, np.e**3 - 1]) == pytest.approx([0, 0.5, 1])
     assert gate_scores([3.0, 3.0]) is None

@@ -65,6 +65,8 @@ def test_no_problem_solved_is_not_sure_to_be_none_ever(seeds: int) -> None:
     found = accuracy({"aime24": none}, by_problem=True).first()
     assert (found.value, found.low) == (0.0, 0.0)  # an interval holds its own value
     assert found.high == pytest.approx(7.96, abs=0.15)
+    found = accuracy({"aime24": whole}, by_problem=True).first()
+    assert (found.value, found.high) == (100.0, 100.0)
 
 
 def test_the_mean_over_benchmarks_weighs_them_equally() -> None:
@@ -165,6 +167,9 @@ def test_medians_are_drawn_over_seeds_and_steps() -> None:
     # Two of three: a slow machine's ratio of 2 counts as much as a fast one's of 0.5.
     drawn = median_bootstrap(np.array([[[1.0], [1.0], [40.0]], [[2.0], [2.0], [20.0]]]))
     assert set((drawn[:, 1] / drawn[:, 0]).round(9)) == {2.0, 1.0, 0.5}
+    # Steps are drawn alike for all seeds: where these are the same, no median is between two steps.
+    drawn = median_bootstrap(np.tile([1.0, 1.0, 4.0], (1, 3, 1)))
+    assert set(drawn[:, 0].round(9)) == {1.0, 4.0}
     with pytest.raises(DataError, match=r"\(arms, seeds, steps\)"):
         median_bootstrap(np.zeros((2, 3)))
 
@@ -180,8 +185,19 @@ def test_an_estimate_is_judged_by_both_intervals() -> None:
     assert (seeds.low, seeds.high, seeds.over) == (1.0, 3.0, "seeds")
     bounded = estimate(2.0, bootstrap, (-1.0, 2.5), within=(0.0, 2.9))
     assert (bounded.low, bounded.high) == (0.0, 2.9)
+    assert str(estimate(-1e-12, None, None).value) == "0.0"  # what sums leave behind has no sign
     nothing = estimate(2.0, None, None)
     assert (np.isnan(nothing.low), nothing.over) == (True, "one seed, no interval")
+
+
+def test_no_accuracy_is_said_to_be_beyond_what_there_is() -> None:
+    """Student's interval over few seeds would reach there."""
+    scores = np.stack([[[100.0], [80.0], [100.0]], [[0.0], [20.0], [0.0]]])
+    above, below = (accuracy({"a": arms}, by_problem=False).difference() for arms in (scores, scores[::-1]))
+    assert above.student[1] > 100.0 == above.high
+    assert below.student[0] < -100.0 == below.low
+    assert accuracy({"a": scores[:1]}, by_problem=False).first().high == 100.0
+    assert accuracy({"a": scores[1:]}, by_problem=False).first().low == 0.0
 
 
 def test_students_p_is_that_of_its_interval() -> None:

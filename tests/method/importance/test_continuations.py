@@ -12,7 +12,7 @@ from oar.method.probes import AnswerMeanProbe
 from tests.models import credit_inputs, random_batch
 
 NAN = float("nan")
-VALUES = torch.tensor([[0.5, NAN, 0.75, NAN, NAN], [0.25, 1.0, NAN, 0.0, NAN], [NAN, NAN, NAN, NAN, NAN]])
+VALUES = torch.tensor([[0.5, NAN, 0.75, NAN, NAN], [0.25, 1.0, NAN, 0.0, 0.9], [NAN, NAN, NAN, NAN, NAN]])
 MASK = torch.tensor([[True] * 5, [True] * 4 + [False], [True] * 5])
 REWARDS = torch.tensor([1.0, 0.0, 1.0])
 BY_HAND = torch.tensor([[0.25, 0.25, 0.25, 0.25, 0.25], [0.75, -1.0, -1.0, 0.0, 0.0], [0.0] * 5])
@@ -22,6 +22,8 @@ def test_segments_earn_what_the_value_gains() -> None:
     assert torch.equal(segment_advantages(VALUES, REWARDS, MASK), BY_HAND)
     alone = segment_advantages(VALUES[1:2, :4], REWARDS[1:2], MASK[1:2, :4])
     assert torch.equal(alone, BY_HAND[1:2, :4])
+    late = segment_advantages(torch.tensor([[NAN, 0.25, NAN]]), REWARDS[:1], MASK[:1, :3])
+    assert torch.equal(late, torch.tensor([[0.0, 0.75, 0.75]]))
 
 
 def test_a_completions_gains_add_up_to_what_it_earned_beyond_its_prompt() -> None:
@@ -55,6 +57,13 @@ def test_sure_tokens_count_nowhere(sure: float | None, whiten: bool) -> None:
     if sure is not None:
         assert (found[mask & ~counted] == 0).all()
         assert not torch.equal(counted, mask)
+
+
+def test_a_token_exactly_as_sure_counts_nowhere() -> None:
+    given = inputs()
+    p = float(given.scores.logprobs[0, 0].exp())
+    for sure, counted in ((p, False), (1.001 * p, True)):
+        assert bool(ContinuationAdvantages(sure, whiten=False)(given)[0, 0] != 0) == counted
 
 
 def test_without_continuations_one_sentence_says_so() -> None:

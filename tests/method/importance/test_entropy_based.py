@@ -35,6 +35,8 @@ def test_tokens_of_high_entropy_are_those_above_the_quantile_of_the_whole_batch(
     found = HighEntropyWeights(share)(given)
     assert torch.equal(found, expected.float())
     assert abs(int(found.sum()) - share * int(mask.sum())) <= 1
+    beyond = replace(given, scores=replace(given.scores, entropy=entropy.masked_fill(~mask, 9.0)))
+    assert torch.equal(HighEntropyWeights(share)(beyond), found)
     kept = HighEntropyWeights(share, denominator="kept")(given)
     torch.testing.assert_close(kept, expected * mask.sum() / expected.sum())
     torch.testing.assert_close(
@@ -66,6 +68,7 @@ def test_a_completion_without_any_kept_token_has_no_loss_and_breaks_nothing() ->
 
 def test_the_bonus_is_added_to_the_advantage_and_never_turns_it() -> None:
     given = inputs()
+    given.scores.entropy[2, 0] = 0.0  # where there is no advantage either
     found = credit(EntropyBonusWeights(strength=0.1, bound=2.0), given).token_advantages
     entropy, mask = given.scores.entropy, given.batch.completion_mask
     for row, advantage in enumerate(ADVANTAGES.tolist()):
@@ -75,6 +78,7 @@ def test_the_bonus_is_added_to_the_advantage_and_never_turns_it() -> None:
             assert expected * advantage > 0 or advantage == 0
     capped = 0.1 * entropy[mask] > (ADVANTAGES.abs() / 2)[:, None].expand_as(entropy)[mask]
     assert 0 < int(capped.sum()) < len(capped)
+    assert (EntropyBonusWeights()(given)[2] == 1).all()
 
 
 def test_without_strength_it_is_grpo() -> None:

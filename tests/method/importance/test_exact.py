@@ -18,13 +18,15 @@ ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, -1.0])
 
 
 def marked(name: str, hits: str) -> CreditInputs:
-    """Completions whose first tokens are decided, in `hits` 1 where they are right; one has no answer, and so no reasoning."""
+    """Completions whose first tokens are decided, in `hits` 1 where they are right, but for -; one has no answer, and so no
+    reasoning. They were drawn at another temperature than 1.
+    """
     batch = random_batch(3, ROWS, longest=12, unanswered=(UNANSWERED,))
     right = torch.zeros_like(batch.completion_ids)
     for place, hit in enumerate(hits):
-        right[:, place] = batch.completion_ids[:, place] + (0 if hit == "1" else 1)
+        right[:, place] = 0 if hit == "-" else batch.completion_ids[:, place] + (0 if hit == "1" else 1)
     given = credit_inputs(batch, AnswerMeanProbe())
-    return replace(given, marks={name: right}, advantages=ADVANTAGES)
+    return replace(given, marks={name: right}, advantages=ADVANTAGES, temperature=0.7)
 
 
 def probabilities(inputs: CreditInputs, name: str) -> Tensor:
@@ -45,7 +47,7 @@ def test_each_of_several_tokens_is_worth_what_was_not_expected_of_it() -> None:
     assert decided.sum() >= 5
 
 
-@pytest.mark.parametrize("hits", ["111", "110", "011"])
+@pytest.mark.parametrize("hits", ["111", "110", "011", "1-0-1", "-1-1"])
 def test_the_values_of_a_chain_add_up_to_the_reward_less_what_was_expected(hits: str) -> None:
     inputs = marked("all_right", hits)
     decided = inputs.batch.reasoning_mask & (inputs.marks["all_right"] != 0)
@@ -61,8 +63,9 @@ def test_the_values_of_a_chain_add_up_to_the_reward_less_what_was_expected(hits:
 
 
 @pytest.mark.parametrize("match_sign", [True, False])
-def test_weights_have_mean_one_and_stand_where_something_was_decided(match_sign: bool) -> None:
-    inputs = marked("right", "101")
+@pytest.mark.parametrize("hits", ["101", "111"])
+def test_weights_have_mean_one_and_stand_where_something_was_decided(match_sign: bool, hits: str) -> None:
+    inputs = marked("right", hits)
     weights, delta = ExactWeights(match_sign)(inputs), exact_deltas(inputs)
     for row, advantage in enumerate(ADVANTAGES.tolist()):
         reasoning = inputs.batch.reasoning_mask[row]

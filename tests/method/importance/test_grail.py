@@ -22,7 +22,7 @@ def inputs(seed: int = 0, *, keep_graph: bool = False, unanswered: tuple[int, ..
         model=tiny_model(layers=LAYERS),
         keep_graph=keep_graph,
     )
-    return replace(given, advantages=torch.tensor([0.5, -0.5, 1.0, -1.0]))
+    return replace(given, advantages=torch.tensor([0.5, 0.0, 1.0, -1.0]))
 
 
 def plain_saliency(given: CreditInputs, leaf: str, shift: int) -> Tensor:
@@ -110,6 +110,8 @@ def test_completions_that_are_left_out_keep_the_weight_of_their_answer(symmetry:
         reasoning = found[row][batch.reasoning_mask[row]]
         assert (row in reweighed) == bool((reasoning != 1).any())
         assert (found[row][batch.answer_mask[row]] == 5).all()
+    left_out = torch.tensor(sorted({0, 1, 2, 3} - reweighed), dtype=torch.long)
+    assert torch.equal(GrailWeights(rollout_symmetry=symmetry)(given.rows(left_out)), found[left_out])  # also alone
 
 
 def test_the_mass_stays_where_nothing_is_clipped_and_no_answer_is_set() -> None:

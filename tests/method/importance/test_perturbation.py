@@ -232,6 +232,7 @@ def test_resampled_tokens_follow_the_policy():
     others = replacement_ids("random_token", inputs, clean, row, token)
     own = int(batch.completion_ids[0, 0])
     assert set(others.tolist()) == set(range(model.config.vocab_size)) - {own, PAD}
+    assert float(torch.bincount(others).max()) < 1.5 * 3000 / (model.config.vocab_size - 2)  # none twice as often
 
 
 @pytest.mark.parametrize("draws", [1, 3])

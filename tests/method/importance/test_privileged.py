@@ -9,6 +9,7 @@ from torch import Tensor
 from oar.common.errors import ConfigError, DataError
 from oar.method.batch import collate
 from oar.method.credit import CreditAssigner
+from oar.method.forward.logprobs import score_completions
 from oar.method.gating import make_gate
 from oar.method.importance import ActionWeights, CreditInputs, Schedule, SelfDistilledWeights
 from oar.method.importance.base import context_of
@@ -70,16 +71,16 @@ def test_the_gap_is_that_of_plain_forwards_however_many_run_at_once(teacher: int
 
 
 def test_weights_are_the_formula_and_their_own() -> None:
-    given, signal = inputs(), SelfDistilledWeights(0.5, 0.2)
+    given, signal = inputs(), SelfDistilledWeights(0.3, 0.2)
     weights, gap = signal(given), plain_gap(given)
     for row, advantage in enumerate(ADVANTAGES.tolist()):
         for token in range(int(given.batch.completion_lengths[row])):
             sign = (advantage > 0) - (advantage < 0)
             evidence = min(max(2.718281828 ** (sign * float(gap[row, token])), 0.8), 1.2)
-            assert float(weights[row, token]) == pytest.approx(0.5 + 0.5 * evidence, abs=1e-4)
+            assert float(weights[row, token]) == pytest.approx(0.7 + 0.3 * evidence, abs=1e-4)
     mask = given.batch.completion_mask
-    assert weights[mask].min() >= 0.9 - 1e-6
-    assert weights[mask].max() <= 1.1 + 1e-6
+    assert weights[mask].min() >= 0.94 - 1e-6
+    assert weights[mask].max() <= 1.06 + 1e-6
     assert (weights[~mask] == 1).all()
     assert (weights[[1, 2]] == 1).all()  # without a context, and without an advantage
     for row in range(len(given.batch)):
@@ -103,6 +104,8 @@ def test_where_it_is_grpo() -> None:
     same = replace(given.batch, context_ids=given.batch.input_ids, context_lengths=given.batch.prompt_lengths)
     at_home = replace(given, batch=same, teacher=None)
     torch.testing.assert_close(SelfDistilledWeights()(at_home), torch.ones(same.completion_mask.shape))
+    cool = replace(at_home, temperature=0.5, scores=score_completions(given.model, same, temperature=0.5).numbers())
+    torch.testing.assert_close(SelfDistilledWeights()(cool), torch.ones(same.completion_mask.shape))
     assert (SelfDistilledWeights(strength=0.0)(given) == 1).all()
     gone = SelfDistilledWeights(schedule=Schedule(decay_steps=50))
     assert (gone(replace(given, step=50)) == 1).all()

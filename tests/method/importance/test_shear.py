@@ -14,7 +14,7 @@ from oar.method.importance import shear as shear_module
 from oar.method.importance.shear import span_starts
 from oar.method.probes import AnswerMeanProbe
 from tests.method.test_credit import GATE
-from tests.models import credit_inputs, random_batch
+from tests.models import credit_inputs, random_batch, tiny_model
 
 SMALL = ShearWeights(window=4, stride=2)
 ADVANTAGES = torch.tensor([1.0, -1.0, 1.0, -1.0, 0.0, 0.0, 0.5, -0.5, -0.5])
@@ -22,7 +22,9 @@ GROUPS = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 2])
 
 
 def inputs(rows: int = 9) -> CreditInputs:
-    given = credit_inputs(random_batch(0, rows=9, longest=14, unanswered=(6,)), AnswerMeanProbe())
+    model = tiny_model()
+    torch.nn.init.uniform_(model.model.norm.weight, 0.2, 3.0)  # as trained: states are not all of one length
+    given = credit_inputs(random_batch(0, rows=9, longest=14, unanswered=(6,)), AnswerMeanProbe(), model=model)
     return replace(given, advantages=ADVANTAGES, groups=GROUPS).rows(torch.arange(rows))
 
 
@@ -205,6 +207,11 @@ def test_only_mixed_groups_are_reweighed_and_none_sees_another() -> None:
     assert (SMALL(one_sided) == 1).all()
     with pytest.raises(DataError, match="without their groups"):
         SMALL(replace(given, groups=None))
+
+
+def test_a_completion_that_the_other_outcome_has_as_well_weighs_one() -> None:
+    twice = replace(inputs().rows(torch.tensor([0, 0])), advantages=torch.tensor([1.0, -1.0]))
+    assert (replace(SMALL, distance="chamfer", normalise="per_rollout_mean1")(twice) == 1).all()
 
 
 def test_a_mean_of_one_keeps_the_mass() -> None:

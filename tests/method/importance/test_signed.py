@@ -150,6 +150,16 @@ def test_signed_advantages_need_no_group() -> None:
     assert torch.equal(beside[token & ~reasoning], others[token & ~reasoning])
 
 
+def test_a_completion_without_an_answer_span_keeps_its_advantage() -> None:
+    """Whatever is known of its reasoning."""
+    given, others = inputs(torch.tensor([0.5, -2.0, 0.5, -0.1])), torch.tensor([0, 2, 3])
+    spans = given.batch.answer_mask.clone()
+    spans[1] = False
+    found = SignedAdvantages(EXACT)(replace(given, batch=replace(given.batch, answer_mask=spans)))
+    assert (found[1] == -2.0).all()
+    torch.testing.assert_close(found[others], SignedAdvantages(EXACT)(given)[others])
+
+
 def test_without_the_right_answer_one_sentence_says_so() -> None:
     with pytest.raises(DataError, match="needs the right answer of every problem"):
         EXACT(inputs(golds=False))

@@ -15,7 +15,7 @@ from tests.models import credit_inputs, random_batch
 
 def examples(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(seed)
-    states = 3 + torch.randn(count, 5, generator=rng)
+    states = 300 + torch.randn(count, 5, generator=rng)  # far from 0: squares in float32 would lose their spread
     return states, states @ torch.tensor([1.0, -2.0, 0.0, 0.5, 0.0]) + 7 + torch.randn(count, generator=rng)
 
 
@@ -26,6 +26,16 @@ def test_almost_without_a_ridge_it_is_least_squares() -> None:
     expected = np.linalg.lstsq(design, rewards.double().numpy(), rcond=None)[0]
     np.testing.assert_allclose(constant.numpy(), expected[0], rtol=1e-4)
     np.testing.assert_allclose(slope.numpy(), expected[1:], rtol=1e-4, atol=1e-5)
+
+
+def test_the_ridge_is_a_share_of_the_mean_variance_of_a_direction() -> None:
+    how, (states, rewards) = ValueHead(ridge=0.3), examples(40, 0)
+    slope, constant = how.solved(how.sums(states, rewards))
+    x, y = states.double().numpy(), rewards.double().numpy()
+    covariance, toward = np.cov(x.T, ddof=0), (x - x.mean(axis=0)).T @ (y - y.mean()) / 40
+    expected = np.linalg.solve(covariance + 0.3 * np.diag(covariance).mean() * np.eye(5), toward)
+    np.testing.assert_allclose(slope.numpy(), expected, rtol=1e-4)
+    np.testing.assert_allclose(constant.numpy(), y.mean() - x.mean(axis=0) @ expected, rtol=1e-4)
 
 
 def test_the_ridge_leaves_the_mean_alone() -> None:
