@@ -48,8 +48,8 @@ def runs_at_rates(costs: pd.DataFrame, reference: str) -> pd.DataFrame:
     at which it was run under all these seeds, and no row without any. Their `condition` names the seeds as well.
     """
     parts = []
-    base = costs.groupby(["condition", "seed"])[START_WEIGHTS].transform("first").fillna("")  # of any run of the seed
-    for (condition, _), own in costs.groupby(["condition", base], sort=False):
+    base = costs.groupby(["condition", "seed"])[START_WEIGHTS].transform("first")  # of any run of the seed
+    for (condition, _), own in costs.groupby(["condition", base], sort=False, dropna=False):
         seeds_at = own[own["arm"] == reference].groupby("rate")["seed"].agg(set)
         ran = seeds_at.map(len)
         seeds_at = seeds_at[ran >= (MANY_SEEDS if (ran >= MANY_SEEDS).sum() > 1 else ENOUGH_SEEDS)]
