@@ -50,7 +50,7 @@ def compare(a: Evaluation, b: Evaluation) -> pd.DataFrame:
     """a - b in percentage points, a row per benchmark and metric (avg@k, greedy pass@1) and one for their mean.
 
     `better` and `worse` count the problems that a solves more and less often. Raises DataError where a and b differ in
-    benchmarks, problems, gold answers, the data's revision, k or temperature, or where samples are missing.
+    benchmarks, problems, gold answers, the data's revision or how they were sampled, or where samples are missing.
     """
     check_same(a, b)
     problems = right_samples(a)
