@@ -32,6 +32,7 @@ class Server:
     def __call__(
         self, problems: Sequence[Problem], samplings: Sequence[Sampling], *, seeds: Sequence[int]
     ) -> Iterator[tuple[int, list[Completion]]]:
+        assert len(samplings) == len(seeds) == len(problems)
         for index in [index for index in ORDER if index < len(problems)]:
             if len(self.asked) == self.lasts:
                 raise EngineError("the engine is gone.")

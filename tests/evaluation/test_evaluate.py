@@ -181,11 +181,18 @@ def test_a_reward_of_ones_own_stands_beside_the_accuracy(tmp_path: Path) -> None
 
 
 def test_benchmarks_have_seeds_of_their_own_that_repeat() -> None:
-    first, again = Policy(), Policy()
-    run(first, SAMPLED)
-    run(again, SAMPLED)
+    rewarded: list[int] = []
+
+    def remember(completions: Sequence[str], seed: int, **columns: object) -> list[float]:
+        rewarded.append(seed)
+        return [0.0] * len(completions)
+
+    first, again, reward = Policy(), Policy(), RewardTerms({"remember": remember}, {"remember": 1.0})
+    run(first, SAMPLED, reward=reward)
+    run(again, SAMPLED, reward=reward)
     assert first.seeds == again.seeds
-    assert len(set(first.seeds)) == 2
+    assert rewarded[:2] == rewarded[2:]
+    assert len({*first.seeds, *rewarded}) == 4
 
 
 def lose_a_sample(asked: Sequence[Asked]) -> list[list[list[Completion]]]:
