@@ -74,6 +74,15 @@ def conclusion_of(path: Path) -> str:
     return found[1] if found else UNWRITTEN
 
 
+def with_conclusion(page: str, text: str) -> str:
+    """The page with `text` between its markers, in place of what stood there. Raises DataError where it has no markers."""
+    before, opened, rest = page.partition(OPENED)
+    _, closed, after = rest.partition(CLOSED)
+    if not (opened and closed):
+        raise DataError(f"A page must have {OPENED} and, behind it, {CLOSED}, but has not: write it anew.")
+    return f"{before}{OPENED}\n{text}\n{CLOSED}{after}"
+
+
 def table_lines(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """A table of Markdown."""
     titles = list(header)
