@@ -189,7 +189,7 @@ dashboard: setup ## The methods side by side at W&B: make dashboard ARGS='projec
 dashboard-local: setup ## The same as one HTML page, from local runs: make dashboard-local ARGS='runs=[results/table1]'
 	@$(call program,dashboard to=page)
 
-findings: setup ## Write results/README.md and what follows from results/ceilings, every number from the committed tables
+findings: setup ## Write results/README.md, and what follows on pages that have a template of it, from the committed tables
 	@$(call program,findings)
 
 report: setup ## Everything in results/ as one page of links
