@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
+
+from experiments.shared.steps import Steps, number_in_words
+from oar.analysis.thresholds import STEPS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -90,3 +94,37 @@ def test_the_map_is_the_measured_one() -> None:
     measured = (ROOT / "results" / "ceilings" / "ceilings.md").read_text().splitlines()
     assert len(shown) > 2
     assert [row for row in shown if row not in measured] == []
+
+
+def test_sentences_about_sheets_say_what_was_measured() -> None:
+    folder = ROOT / "results" / "ceilings"
+    steps, runs = Steps(folder), pd.read_csv(folder / STEPS)
+    regimes, pair = ("one", "share", "all"), ("grpo", "oar_s_outcome")
+    assert [steps.sooner(regime, "oar_s_outcome") for regime in regimes] == ["each"] * 3
+    shared = sum(steps.seeds(regime, *pair) for regime in regimes)
+    rates = runs[runs["arm"].isin(pair) & runs["rate"].isin([3e-4, 5e-4])].groupby(["condition", "seed"])["rate"]
+    tuned = (rates.size().loc[list(regimes)] == 4).sum()  # two arms at two rates
+    aligned = [
+        own["alignment"].rank().corr(-own["steps"].rank())
+        for _, own in pd.read_csv(folder / "alignment.csv").groupby("condition", sort=False)
+    ]
+    for said in (
+        f"each of {number_in_words(shared)} seeds of `one`, `share` and `all`, {number_in_words(tuned)} of them with",
+        "rank correlation {:.2f} in `one`, {:.2f} in `share`, {:.2f} in `all`".format(*aligned),
+        f"sooner than GRPO under {steps.sooner('all', 'oar_s_outcome_even')} of "
+        f"{number_in_words(steps.seeds('all', 'grpo', 'oar_s_outcome_even'))} seeds, and later than in its place under "
+        f"{steps.sooner('all', 'oar_s_outcome_even', than='oar_s_outcome', later=True)}.",
+    ):
+        assert said in README
+
+
+def test_sentences_about_sheets_of_a_pretrained_model_say_what_was_measured() -> None:
+    steps = Steps(ROOT / "results" / "smollm2" / "ceilings")
+    seeds = number_in_words(steps.seeds("one", "grpo", "oar_ga"))
+    taken = f"takes {steps.took('one', 'oar_ga')} and GRPO {steps.took('one', 'grpo', rate=2e-5)} ({seeds} seeds)"
+    assert taken in README
+    own = [5, 6, 7]  # those of `oar_s_outcome`
+    assert (
+        f"takes {steps.took('share', 'oar_s_outcome')} and GRPO {steps.took('share', 'grpo', own)} (three seeds)"
+        in README
+    )
