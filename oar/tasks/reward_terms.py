@@ -114,11 +114,18 @@ def _checked(name: str, function: Callable[..., Any], columns: Mapping[str, Any]
         came = f"{len(found)} of them" if isinstance(found, list | tuple) else f"a {type(found).__name__}"
         raise DataError(f"reward.{name} must give a list of {count} numbers, one for each completion, but gave {came}.")
     for row, value in enumerate(found):
-        if not (isinstance(value, Real) and math.isfinite(value)):
+        if not _is_finite(value):
             raise DataError(
-                f"reward.{name} must give finite numbers, but gave {value!r} for completion {row} of {count}."
+                f"reward.{name} must give finite numbers, but gave {value!r:.40} for completion {row} of {count}."
             )
     return [float(value) for value in found]
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
 
 
 def _place(function: Callable[..., Any], error: Exception) -> str:

@@ -169,6 +169,7 @@ def misses(hint, **columns): return [0.0, 0.0]
 def too_few(**columns): return [1.0]
 def nan(**columns): return [0.0, float("nan")]
 def infinite(**columns): return [float("inf"), 0.0]
+def huge(**columns): return [0.0, -(10**400)]
 def nothing(**columns): return [1.0, None]
 def text(**columns): return ["1", "0"]
 def number(**columns): return 1.0
@@ -188,6 +189,7 @@ class Silent: pass
         ("too_few", r"reward\.own must give a list of 2 numbers, one for each completion, but gave 1 of them"),
         ("nan", r"reward\.own must give finite numbers, but gave nan for completion 1 of 2"),
         ("infinite", r"gave inf for completion 0"),
+        ("huge", r"gave -10{38} for completion 1"),
         ("nothing", r"gave None for completion 1"),
         ("text", r"gave '1' for completion 0"),
         ("number", r"must give a list of 2 numbers, .* but gave a float"),
