@@ -1,6 +1,7 @@
 """How soon arms get to a threshold, in words, for pages that say it: `Steps(folder).took("one", "oar_p", seeds=[11, 12, 13])`."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -24,7 +25,7 @@ class Steps:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._runs = pd.read_csv(existing(folder / STEPS))
+        self._read = cache(lambda: pd.read_csv(existing(folder / STEPS)))  # when it is asked: other folders have none
 
     def took(self, condition: str, arm: str, seeds: Sequence[int] = (), rate: float | None = None) -> str:
         """The fewest and the most steps: `60 to 80`, `250 to 320 under four of five`, `more than 400 under each`."""
@@ -79,7 +80,7 @@ class Steps:
         return steps_to_threshold(best).set_axis(best["seed"])
 
     def _chosen(self, condition: str, arm: str, seeds: Sequence[int], rate: float | None) -> pd.DataFrame:
-        runs = self._runs
+        runs = self._read()
         asked: dict[str, Sequence[object]] = {"condition": [condition], "arm": [arm], "seed": seeds}
         for column, wanted in (asked | {"rate": [] if rate is None else [rate]}).items():
             found = runs[runs[column].isin(wanted)] if wanted else runs

@@ -104,6 +104,15 @@ def test_a_conclusion_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
         with_conclusion("# A\n", "new")
 
 
+def test_a_folder_without_runs_to_a_threshold_asks_its_other_tables(tmp_path: Path) -> None:
+    (tmp_path / "scores.csv").write_text("arm,value\ngrpo,1.25\n")
+    (tmp_path / CONCLUSION).write_text('GRPO has {{ number("scores.csv", arm="grpo") | fixed(2) }}.\n')
+    assert conclusion(tmp_path) == "GRPO has 1.25."
+    (tmp_path / CONCLUSION).write_text('GRPO takes {{ took("one", "grpo") }}.\n')
+    with pytest.raises(DataError, match=r"steps\.csv, which is not there"):
+        conclusion(tmp_path)
+
+
 def test_a_folder_has_one_page(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="but has 0"):
         page_of(tmp_path)
