@@ -33,7 +33,7 @@ class Steps:
         there = steps[steps < float("inf")]
         if there.empty:
             longest = self._chosen(condition, arm, seeds, rate)["steps"].max()
-            return f"more than {longest} under {_share(len(steps), len(steps))}"
+            return f"more than {longest} under {_how_many(len(steps), len(steps))}"
         ends = " to ".join(dict.fromkeys(f"{end:.0f}" for end in (there.min(), there.max())))
         of = f" under {number_in_words(len(there))} of {number_in_words(len(steps))}"
         return ends + (of if len(there) < len(steps) else "")
@@ -45,7 +45,7 @@ class Steps:
     def reaches(self, condition: str, arm: str, seeds: Sequence[int] = (), rate: float | None = None) -> str:
         """Under how many seeds it gets there: `each`, `four`, `none`."""
         steps = self._steps(condition, arm, seeds, rate)
-        return _share(int((steps < float("inf")).sum()), len(steps))
+        return _how_many(int((steps < float("inf")).sum()), len(steps))
 
     def seeds(self, condition: str, *arms: str, rate: float | None = None) -> int:
         """How many seeds all these arms were run under."""
@@ -64,7 +64,7 @@ class Steps:
         """Under how many of the seeds that both were run with it has fewer steps, or `later` more: `each`, `four`, `none`."""
         pair = self._side_by_side(condition, (arm, than), seeds, rate)
         mine, other = pair[arm], pair[than]
-        return _share(int(((mine > other) if later else (mine < other)).sum()), len(pair))
+        return _how_many(int(((mine > other) if later else (mine < other)).sum()), len(pair))
 
     def _side_by_side(
         self, condition: str, arms: Sequence[str], seeds: Sequence[int], rate: float | None
@@ -99,5 +99,5 @@ def number_in_words(count: int) -> str:
     return _TENS[tens - 2] + (f"-{_ONES[ones]}" if ones else "")
 
 
-def _share(count: int, total: int) -> str:
+def _how_many(count: int, total: int) -> str:
     return "each" if count == total else number_in_words(count) if count else "none"
