@@ -1,14 +1,13 @@
 """How soon arms get to a threshold, in words, for pages that say it: `Steps(folder).took("one", "oar_p", seeds=[11, 12, 13])`."""
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
-from experiments.shared.tables import existing
+from experiments.shared.tables import Tables
 from oar.analysis.thresholds import STEPS, best_runs, steps_to_threshold
-from oar.common.errors import DataError, did_you_mean
+from oar.common.errors import DataError
 
 _ONES = (
     *("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -25,7 +24,7 @@ class Steps:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._read = cache(lambda: pd.read_csv(existing(folder / STEPS)))  # when it is asked: other folders have none
+        self._tables = Tables(folder)
 
     def took(self, condition: str, arm: str, seeds: Sequence[int] = (), rate: float | None = None) -> str:
         """The fewest and the most steps: `60 to 80`, `250 to 320 under four of five`, `more than 400 under each`."""
@@ -80,15 +79,8 @@ class Steps:
         return steps_to_threshold(best).set_axis(best["seed"])
 
     def _chosen(self, condition: str, arm: str, seeds: Sequence[int], rate: float | None) -> pd.DataFrame:
-        runs = self._read()
-        asked: dict[str, Sequence[object]] = {"condition": [condition], "arm": [arm], "seed": seeds}
-        for column, wanted in (asked | {"rate": [] if rate is None else [rate]}).items():
-            found = runs[runs[column].isin(wanted)] if wanted else runs
-            for absent in set(wanted) - set(found[column]):
-                near = did_you_mean(str(absent), map(str, runs[column].unique()))
-                raise DataError(f"{STEPS} has no run of {condition}, {arm} with {column} {absent}{near or '.'}")
-            runs = found
-        return runs
+        asked = {"condition": condition, "arm": arm, "seed": list(seeds) or None, "rate": rate}
+        return self._tables.rows(STEPS, ["steps"], {name: value for name, value in asked.items() if value is not None})
 
 
 def number_in_words(count: int) -> str:

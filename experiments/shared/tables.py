@@ -35,27 +35,45 @@ class Tables:
             value in set(self._column(file, column)) for column, value in where.items()
         )
 
+    def rows(self, file: str, columns: Sequence[str], where: Mapping[str, Any]) -> pd.DataFrame:
+        """The rows that have these values; none of them blank in `columns`."""
+        rows = self._read(file)
+        for column in (*columns, *where):
+            self._column(file, column)
+        for column, value in where.items():
+            wanted = value if isinstance(value, list) else [value]
+            found = rows[rows[column].isin(wanted)]
+            for absent in set(wanted) - set(found[column]):
+                near = did_you_mean(str(absent), rows[column].astype(str))
+                raise DataError(f"{file} has no row with {dict(where)}, for there is no {column} {absent}{near}.")
+            rows = found
+        if rows[list(columns)].isna().any(axis=None):
+            raise DataError(
+                f"{file} is blank in {', '.join(columns)} where {dict(where)}: ask for rows that hold a value."
+            )
+        return rows
+
     def number(self, file: str, column: str = "value", **where: Any) -> float:
         """What stands in the one row."""
         return float(self._row(file, [column], where)[column])
 
     def mean(self, file: str, column: str = "value", **where: Any) -> float:
         """The mean over rows, for example of seeds."""
-        return float(self._rows(file, [column], where)[column].mean())
+        return float(self.rows(file, [column], where)[column].mean())
 
     def count(self, file: str, *columns: str, **where: Any) -> int:
         """How many different rows there are by these columns."""
-        return len(self._rows(file, columns, where).drop_duplicates(list(columns)))
+        return len(self.rows(file, columns, where).drop_duplicates(list(columns)))
 
     def span(self, file: str, column: str = "value", *, by: Sequence[str] = (), digits: int = 1, **where: Any) -> str:
         """From the least to the largest row, or to the largest mean over the rows that are alike in the columns `by`."""
-        rows = self._rows(file, [column, *by], where)
+        rows = self.rows(file, [column, *by], where)
         values = rows.groupby(list(by))[column].mean() if by else rows[column]
         return " to ".join(dict.fromkeys([fixed(values.min(), digits), fixed(values.max(), digits)]))
 
     def correlation(self, file: str, one: str, other: str, **where: Any) -> float:
         """Spearman's rank correlation of two columns."""
-        rows = self._rows(file, [one, other], where)
+        rows = self.rows(file, [one, other], where)
         return float(rows[one].rank().corr(rows[other].rank()))
 
     def estimate(self, file: str, column: str = "value", **where: Any) -> tuple[float, float, float]:
@@ -81,12 +99,12 @@ class Tables:
     def apart(self, file: str, name: str, column: str = "difference", **where: Any) -> list[str]:
         """Of the rows with an interval those that leave 0 out of it, by what stands in the column `name`."""
         low, high = self._ends(file, column)
-        rows = self._rows(file, [name], where)
+        rows = self.rows(file, [name], where)
         return [str(one) for one in rows[(rows[low] > 0) | (rows[high] < 0)][name]]
 
     def significant(self, file: str, name: str, p: str = "p_holm", **where: Any) -> list[str]:
         """The rows whose p is below one minus the confidence, by what stands in the column `name`."""
-        rows = self._rows(file, [name, p], where)
+        rows = self.rows(file, [name, p], where)
         return [str(one) for one in rows[rows[p] < 1 - CONFIDENCE][name]]
 
     def provenance(self, folder: str, key: str) -> Any:
@@ -114,7 +132,7 @@ class Tables:
         raise DataError(f"{file} has no interval of {column}.")
 
     def _row(self, file: str, columns: Sequence[str], where: Mapping[str, Any]) -> pd.Series:
-        rows = self._rows(file, columns, where)
+        rows = self.rows(file, columns, where)
         if len(rows) != 1:
             raise DataError(f"{file} has {len(rows)} rows with {dict(where)}, but one is asked for: name more columns.")
         return rows.iloc[0]
@@ -124,24 +142,6 @@ class Tables:
         if name not in rows.columns:
             raise DataError(f"{file} has no column {name}{did_you_mean(name, rows.columns)}.")
         return rows[name]
-
-    def _rows(self, file: str, columns: Sequence[str], where: Mapping[str, Any]) -> pd.DataFrame:
-        """The rows that have these values; none of them blank in `columns`."""
-        rows = self._read(file)
-        for column in (*columns, *where):
-            self._column(file, column)
-        for column, value in where.items():
-            wanted = value if isinstance(value, list) else [value]
-            found = rows[rows[column].isin(wanted)]
-            for absent in set(wanted) - set(found[column]):
-                near = did_you_mean(str(absent), rows[column].astype(str))
-                raise DataError(f"{file} has no row with {dict(where)}, for there is no {column} {absent}{near}.")
-            rows = found
-        if rows[list(columns)].isna().any(axis=None):
-            raise DataError(
-                f"{file} is blank in {', '.join(columns)} where {dict(where)}: ask for rows that hold a value."
-            )
-        return rows
 
 
 def _side(value: float) -> str:

@@ -68,17 +68,19 @@ def test_who_is_sooner_by_hand(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("condition", "arm", "seeds", "rate", "message"),
     [
-        (("on", "grpo"), "no run of on, grpo with condition on; did you mean one?"),
-        (("share", "oar_p"), "no run of share, oar_p with arm oar_p."),
-        (("one", "oar_g", [1, 2]), "no run of one, oar_g with seed 2."),
-        (("one", "oar_g", [], 3e-4), "no run of one, oar_g with rate 0.0003"),
+        ("on", "grpo", [], None, "there is no condition on; did you mean one?"),
+        ("share", "oar_p", [], None, "there is no arm oar_p."),
+        ("one", "oar_g", [1, 2], None, "there is no seed 2"),
+        ("one", "oar_g", [], 3e-4, "there is no rate 0.0003"),
     ],
 )
-def test_what_was_not_run_is_refused(folder: Path, asked: tuple[object, ...], message: str) -> None:
+def test_what_was_not_run_is_refused(
+    folder: Path, condition: str, arm: str, seeds: list[int], rate: float | None, message: str
+) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
-        Steps(folder).took(*asked)  # type: ignore[arg-type]
+        Steps(folder).took(condition, arm, seeds, rate)
 
 
 def test_arms_without_a_seed_in_common_are_refused(folder: Path) -> None:
